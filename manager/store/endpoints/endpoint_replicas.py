@@ -5,17 +5,49 @@ from __future__ import annotations
 import datetime as dt
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
-from sqlalchemy import text
+from sqlalchemy import (
+    ARRAY,
+    Executable,
+    Float,
+    Integer,
+    Select,
+    Text,
+    Uuid,
+    case,
+    column,
+    false,
+    func,
+    literal,
+    not_,
+    or_,
+    select,
+    update,
+)
+from sqlalchemy import cast as sql_cast
+from sqlalchemy import insert as insert_into
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.domain.endpoints.states import ReplicaState
 from retinue.manager.domain.session.probes import PublishedStatus
 from retinue.manager.domain.session.states import SessionState
+from retinue.manager.store.postgres.constructs import (
+    Construct,
+    objects,
+    one_of,
+    parameter,
+    span,
+    table_of,
+    word,
+    words,
+)
 from retinue.manager.store.postgres.database import Statement
 from retinue.manager.store.postgres.recordset import Row, fetched, recordset
 from retinue.manager.store.sessions.session_records import STATES
+from retinue.manager.store.tables import Agent, EndpointReplica, Kernel, KernelLog, Session
+from retinue.rpc.core.reasons import AgentConditionType
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,29 +96,61 @@ class ReplicaMove:
     drain_seconds: float | None = None
 
 
+_agent, _kernel, _log = table_of(Agent), table_of(Kernel), table_of(KernelLog)
+_replicas, _session = table_of(EndpointReplica), table_of(Session)
+
+
+def _making_read() -> Select[*tuple[Any, ...]]:
+    failed = _replicas.alias("failed")
+    newest_failed = (
+        select(failed.c.session_id)
+        .where(
+            failed.c.endpoint_id == _replicas.c.endpoint_id, failed.c.state == word("GONE"), not_(failed.c.was_ready)
+        )
+        .order_by(failed.c.serial.desc())
+        .limit(parameter("gone", Integer()))
+        .correlate(_replicas)
+    )
+    own = [_replicas.c[field.name] for field in fields(ReplicaRecord) if field.name in _replicas.c]
+    is_held = _agent.c.found_conditions.contains([{"type": AgentConditionType.LOSS_HELD}])
+    return (
+        select(
+            *own,
+            _session.c.name.label("session_name"),
+            _session.c.state.label("session_state"),
+            _session.c.reason.label("session_reason"),
+            _session.c.message.label("session_message"),
+            _session.c.start_time,
+            _kernel.c.epoch,
+            func.coalesce(_kernel.c.agent_id, word("")).label("agent_id"),
+            func.coalesce(_agent.c.state, word("")).label("agent_state"),
+            func.coalesce(_agent.c.drained, false()).label("agent_drained"),
+            func.coalesce(is_held, false()).label("agent_held"),
+            _kernel.c.image,
+            _kernel.c.image_digest,
+            _kernel.c.image_id,
+        )
+        .join_from(_replicas, _session, _session.c.id == _replicas.c.session_id)
+        .join(_kernel, _kernel.c.id == _replicas.c.session_id)
+        .outerjoin(_agent, _agent.c.id == _kernel.c.agent_id)
+        .where(
+            _replicas.c.endpoint_id == one_of("ids", Uuid()),
+            or_(_replicas.c.state != word("GONE"), _replicas.c.session_id.in_(newest_failed)),
+        )
+        .order_by(_replicas.c.serial)
+    )
+
+
+_READ = _making_read()
+
+
 async def read(
     tx: AsyncSession, endpoint_ids: Collection[uuid.UUID], *, gone: int = 0
 ) -> dict[uuid.UUID, list[ReplicaRecord]]:
     """Returns the replicas of endpoints in the order in which they were made,
     and the newest `gone` of those that failed before they were ready.
     """
-    rows = await tx.execute(
-        text("""
-            SELECT r.session_id, r.endpoint_id, r.revision, r.serial, r.state, r.since_time, r.drain_time, r.was_ready, r.message, r.health,
-                r.health_message, r.address, r.port, s.name AS session_name, s.state AS session_state, s.reason AS session_reason,
-                s.message AS session_message, s.start_time, k.epoch, coalesce(k.agent_id, '') AS agent_id, coalesce(a.state, '') AS agent_state,
-                coalesce(a.drained, FALSE) AS agent_drained,
-                coalesce(a.found_conditions @> '[{"type": "LOSS_HELD"}]', FALSE) AS agent_held,
-                k.image, k.image_digest, k.image_id
-            FROM endpoint_replica r JOIN session s ON s.id = r.session_id JOIN kernel k ON k.id = r.session_id
-            LEFT JOIN agent a ON a.id = k.agent_id
-            WHERE r.endpoint_id = ANY(:ids) AND (r.state <> 'GONE' OR r.session_id IN (
-                SELECT f.session_id FROM endpoint_replica f
-                WHERE f.endpoint_id = r.endpoint_id AND f.state = 'GONE' AND NOT f.was_ready ORDER BY f.serial DESC LIMIT :gone))
-            ORDER BY r.serial
-        """),
-        {"ids": list(endpoint_ids), "gone": gone},
-    )
+    rows = await tx.execute(_READ, {"ids": list(endpoint_ids), "gone": gone})
     replicas: dict[uuid.UUID, list[ReplicaRecord]] = {}
     for row in fetched(rows):
         replicas.setdefault(row["endpoint_id"], []).append(_replica(row))
@@ -102,14 +166,43 @@ def _replica(row: Row) -> ReplicaRecord:
 
 async def insert(tx: AsyncSession, endpoint_id: uuid.UUID, revision: int, session_ids: Sequence[uuid.UUID]) -> None:
     """Makes sessions replicas of a revision."""
-    await tx.execute(
-        text("""
-            INSERT INTO endpoint_replica (session_id, endpoint_id, revision, state, was_ready, message, health, health_message, address, port)
-            SELECT session_id, :endpoint, :revision, 'STARTING', FALSE, '', '', '', '', 0
-            FROM unnest(CAST(:ids AS uuid[])) WITH ORDINALITY AS made(session_id, position) ORDER BY position
-        """),
-        {"endpoint": endpoint_id, "revision": revision, "ids": list(session_ids)},
+    ids = sql_cast(literal(list(session_ids), ARRAY(Uuid)), ARRAY(Uuid))
+    made = func.unnest(ids).table_valued(column("id", Uuid()), with_ordinality="position").render_derived(name="made")
+    new = select(
+        made.c.id, literal(endpoint_id), literal(revision), word("STARTING"), false(), *[word("")] * 4, literal(0)
     )
+    columns = [
+        "session_id",
+        "endpoint_id",
+        "revision",
+        "state",
+        "was_ready",
+        "message",
+        "health",
+        "health_message",
+        "address",
+        "port",
+    ]
+    ordered = new.order_by(made.c.position)
+    await tx.execute(insert_into(_replicas).from_select(columns, ordered, include_defaults=False))
+
+
+def _making_published() -> Construct:
+    columns = _replicas.c
+    r = objects("r", "rows", id=Uuid(), health=Text(), message=Text(), address=Text(), port=Integer())
+    return Construct(
+        update(_replicas)
+        .where(columns.session_id == r.c.id)
+        .values(
+            address=r.c.address,
+            port=r.c.port,
+            health=func.coalesce(r.c.health, columns.health),
+            health_message=case((r.c.health.is_(None), columns.health_message), else_=r.c.message),
+        )
+    )
+
+
+_PUBLISHED = _making_published()
 
 
 def recording_published(statuses: Mapping[uuid.UUID, PublishedStatus]) -> Statement:
@@ -120,58 +213,53 @@ def recording_published(statuses: Mapping[uuid.UUID, PublishedStatus]) -> Statem
         {"id": key, "health": item.health, "message": item.message, "address": item.address, "port": item.port}
         for key, item in statuses.items()
     ]
-    return Statement(
-        """
-            UPDATE endpoint_replica p SET address = r.address, port = r.port, health = coalesce(r.health, p.health),
-                health_message = CASE WHEN r.health IS NULL THEN p.health_message ELSE r.message END
-            FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(id uuid, health text, message text, address text, port int)
-            WHERE p.session_id = r.id
-        """,
-        {"rows": recordset(rows)},
-    )
+    return Statement(_PUBLISHED, {"rows": recordset(rows)})
 
 
 async def pin_images(tx: AsyncSession, session_ids: Sequence[uuid.UUID], found: Mapping[str, Sequence[str]]) -> None:
     """Gives the kernels of sessions the images that the references of their requests were found to be."""
+    f = objects("f", "rows", reference=Text(), digest=Text(), id=Text())
+    pinned = update(_kernel).where(_kernel.c.session_id == one_of("ids", Uuid()), _kernel.c.image == f.c.reference)
+    rows = [{"reference": reference, "digest": image[0], "id": image[1]} for reference, image in found.items()]
     await tx.execute(
-        text("""
-            UPDATE kernel k SET image_digest = f.digest, image_id = f.id
-            FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS f(reference text, digest text, id text)
-            WHERE k.session_id = ANY(:ids) AND k.image = f.reference
-        """),
-        {
-            "ids": list(session_ids),
-            "rows": recordset(
-                [{"reference": reference, "digest": image[0], "id": image[1]} for reference, image in found.items()]
-            ),
-        },
+        pinned.values(image_digest=f.c.digest, image_id=f.c.id), {"ids": list(session_ids), "rows": recordset(rows)}
     )
+
+
+def _making_moved() -> Executable:
+    columns = _replicas.c
+    types = {field.name: columns[field.name].type for field in fields(ReplicaMove) if field.name in columns}
+    r = objects("r", "rows", **types, drain_seconds=Float())
+    drains = r.c.drain_seconds.is_not(None)
+    return (
+        update(_replicas)
+        .where(columns.session_id == r.c.session_id)
+        .values(
+            state=r.c.state,
+            message=r.c.message,
+            since_time=func.now(),
+            was_ready=or_(columns.was_ready, r.c.state == word("READY")),
+            drain_time=case(
+                (drains, func.now() + span(r.c.drain_seconds)),
+                (r.c.state.in_(words("STOPPING", "GONE")), columns.drain_time),
+            ),
+        )
+    )
+
+
+_MOVED = _making_moved()
 
 
 async def move(tx: AsyncSession, moves: Iterable[ReplicaMove]) -> None:
     """Moves replicas; each that is READY has been ready. The time of a drain stays when a replica stops,
     and goes when it is called back.
     """
-    await tx.execute(
-        text("""
-            UPDATE endpoint_replica p SET state = r.state, message = r.message, since_time = now(),
-                was_ready = p.was_ready OR r.state = 'READY',
-                drain_time = CASE WHEN r.drain_seconds IS NOT NULL THEN now() + make_interval(secs => r.drain_seconds)
-                    WHEN r.state IN ('STOPPING', 'GONE') THEN p.drain_time END
-            FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(session_id uuid, state text, message text, drain_seconds float8)
-            WHERE p.session_id = r.session_id
-        """),
-        {"rows": recordset(moves)},
-    )
+    await tx.execute(_MOVED, {"rows": recordset(moves)})
 
 
 async def read_last_output(tx: AsyncSession, session_id: uuid.UUID, limit: int) -> bytes:
     """Returns the end of the kept output of a session's main kernel."""
-    found = await tx.execute(
-        text("""
-            SELECT substring(data FROM greatest(1, length(data) - :limit + 1)) FROM kernel_log WHERE kernel_id = :id
-            ORDER BY epoch DESC LIMIT 1
-        """),
-        {"id": session_id, "limit": limit},
-    )
+    begin = func.greatest(1, func.length(_log.c.data) - limit + 1)
+    query = select(func.substring(_log.c.data, begin)).where(_log.c.kernel_id == session_id)
+    found = await tx.execute(query.order_by(_log.c.epoch.desc()).limit(1))
     return bytes(found.scalar_one_or_none() or b"")

@@ -7,25 +7,26 @@ from __future__ import annotations
 import datetime as dt
 import uuid
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from pydantic import TypeAdapter
-from sqlalchemy import Update, cast, func, select, text, update
+from sqlalchemy import Select, Update, Uuid, and_, cast, func, insert, literal, or_, select, update
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.domain.endpoints.bounds import checked
 from retinue.manager.domain.endpoints.spec import ReplicaSpec, RevisionSpec
 from retinue.manager.domain.session.spec_codec import UnreadableSpec, decode, encode
-from retinue.manager.store.postgres.constructs import table_of
+from retinue.manager.store.postgres.constructs import json_of, one_of, table_of, word
 from retinue.manager.store.postgres.documents import Decoder, Unreadable
-from retinue.manager.store.postgres.recordset import Row, fetched, recordset
-from retinue.manager.store.tables import EndpointRevision
+from retinue.manager.store.postgres.recordset import Row, fetched
+from retinue.manager.store.tables import Endpoint, EndpointReplica, EndpointRevision, EndpointTraffic, Rollout
 
 _REPLICA = TypeAdapter(ReplicaSpec)
 _MAX_NUMBER = 2**31 - 1
-_revision = table_of(EndpointRevision)
+_endpoint, _replica, _revision = table_of(Endpoint), table_of(EndpointReplica), table_of(EndpointRevision)
+_rollout, _traffic = table_of(Rollout), table_of(EndpointTraffic)
 
 
 def _spec(stored: object) -> RevisionSpec:
@@ -61,27 +62,36 @@ class RevisionRecord:
     percent: int
 
 
+_HAS_TRAFFIC = and_(_traffic.c.endpoint_id == _revision.c.endpoint_id, _traffic.c.revision == _revision.c.number)
+_PERCENT = func.coalesce(_traffic.c.percent, 0).label("percent")
+_STORED = [_revision.c[field.name] for field in fields(RevisionRecord) if field.name != "percent"]
+_REVISIONS = select(*_STORED, _PERCENT).outerjoin_from(_revision, _traffic, _HAS_TRAFFIC)
+_HAS_REPLICAS = select(_replica.c.session_id).where(
+    _replica.c.endpoint_id == _revision.c.endpoint_id,
+    _replica.c.revision == _revision.c.number,
+    _replica.c.state != word("GONE"),
+)
+_NAMED = [_endpoint.c.newest_revision, _rollout.c.from_revision, _rollout.c.to_revision]
+_CURRENT = (
+    select(*_STORED, _PERCENT)
+    .join_from(_revision, _endpoint, _endpoint.c.id == _revision.c.endpoint_id)
+    .outerjoin(_traffic, _HAS_TRAFFIC)
+    .outerjoin(_rollout, _rollout.c.endpoint_id == _revision.c.endpoint_id)
+    .where(
+        _revision.c.endpoint_id == one_of("ids", Uuid()),
+        or_(_traffic.c.percent > 0, _revision.c.number.in_(_NAMED), _HAS_REPLICAS.exists()),
+    )
+    .order_by(_revision.c.number)
+)
+
+
 async def read_current(
     tx: AsyncSession, endpoint_ids: Collection[uuid.UUID]
 ) -> dict[uuid.UUID, tuple[RevisionRecord, ...]]:
     """Returns the revisions that have a share or replicas, or take part in the newest rollout, and the newest one,
     by endpoint.
     """
-    rows = await tx.execute(
-        text("""
-            SELECT r.endpoint_id, r.number, r.spec, r.found_images, r.failures, r.retry_time, r.serve_time, r.author, r.create_time,
-                coalesce(t.percent, 0) AS percent
-            FROM endpoint_revision r JOIN endpoint e ON e.id = r.endpoint_id
-            LEFT JOIN endpoint_traffic t ON t.endpoint_id = r.endpoint_id AND t.revision = r.number
-            LEFT JOIN rollout o ON o.endpoint_id = r.endpoint_id
-            WHERE r.endpoint_id = ANY(:ids) AND (
-                t.percent > 0 OR r.number IN (e.newest_revision, o.from_revision, o.to_revision)
-                OR EXISTS (SELECT FROM endpoint_replica p
-                    WHERE p.endpoint_id = r.endpoint_id AND p.revision = r.number AND p.state <> 'GONE'))
-            ORDER BY r.number
-        """),
-        {"ids": list(endpoint_ids)},
-    )
+    rows = await tx.execute(_CURRENT, {"ids": list(endpoint_ids)})
     found: dict[uuid.UUID, list[RevisionRecord]] = {}
     for row in fetched(rows):
         found.setdefault(row["endpoint_id"], []).append(_record(row))
@@ -90,13 +100,14 @@ async def read_current(
 
 async def read(tx: AsyncSession, endpoint_id: uuid.UUID, number: int) -> RevisionRecord | None:
     """Returns one revision; None when there is none."""
-    found = await _list(tx, endpoint_id, "r.number = :number", {"number": number}, 1)
+    found = await _list(tx, _REVISIONS.where(_revision.c.number == number), endpoint_id, 1)
     return found[0] if found else None
 
 
 async def list_page(tx: AsyncSession, endpoint_id: uuid.UUID, *, before: int, limit: int) -> list[RevisionRecord]:
     """Returns revisions, newest first, only those before a number unless that is 0."""
-    return await _list(tx, endpoint_id, "(:before = 0 OR r.number < :before)", {"before": before}, limit)
+    query = _REVISIONS.where(_revision.c.number < before) if before else _REVISIONS
+    return await _list(tx, query, endpoint_id, limit)
 
 
 async def find_served_before(tx: AsyncSession, endpoint_id: uuid.UUID, number: int) -> int | None:
@@ -109,17 +120,10 @@ async def find_served_before(tx: AsyncSession, endpoint_id: uuid.UUID, number: i
 
 
 async def _list(
-    tx: AsyncSession, endpoint_id: uuid.UUID, condition: str, values: Mapping[str, Any], limit: int
+    tx: AsyncSession, query: Select[*tuple[Any, ...]], endpoint_id: uuid.UUID, limit: int
 ) -> list[RevisionRecord]:
-    rows = await tx.execute(
-        text(f"""
-            SELECT r.endpoint_id, r.number, r.spec, r.found_images, r.failures, r.retry_time, r.serve_time, r.author, r.create_time,
-                coalesce(t.percent, 0) AS percent
-            FROM endpoint_revision r LEFT JOIN endpoint_traffic t ON t.endpoint_id = r.endpoint_id AND t.revision = r.number
-            WHERE r.endpoint_id = :endpoint AND {condition} ORDER BY r.number DESC LIMIT :limit
-        """),  # noqa: S608  # the condition is ours, its values are parameters
-        {"endpoint": endpoint_id, "limit": limit, **values},
-    )
+    of = query.where(_revision.c.endpoint_id == endpoint_id)
+    rows = await tx.execute(of.order_by(_revision.c.number.desc()).limit(limit))
     return [_record(row) for row in fetched(rows)]
 
 
@@ -136,17 +140,20 @@ def encode_revision(spec: RevisionSpec) -> dict[str, object]:
 
 async def add(tx: AsyncSession, endpoint_id: uuid.UUID, *, spec: RevisionSpec, author: str) -> int:
     """Inserts the next revision of an endpoint that the transaction has locked; returns its number."""
-    made = await tx.execute(
-        text("""
-            WITH e AS (
-                UPDATE endpoint SET newest_revision = newest_revision + 1, version = version + 1 WHERE id = :id RETURNING id, newest_revision
-            )
-            INSERT INTO endpoint_revision (endpoint_id, number, spec, failures, author)
-            SELECT e.id, e.newest_revision, r.spec, 0, :author
-            FROM e, jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(spec jsonb) RETURNING number
-        """),
-        {"id": endpoint_id, "author": author, "rows": recordset([{"spec": encode_revision(spec)}])},
+    e = (
+        update(_endpoint)
+        .where(_endpoint.c.id == endpoint_id)
+        .values(newest_revision=_endpoint.c.newest_revision + 1, version=_endpoint.c.version + 1)
+        .returning(_endpoint.c.id, _endpoint.c.newest_revision)
+        .cte("e")
     )
+    stored = json_of(encode_revision(spec))
+    new = insert(_revision).from_select(
+        ["endpoint_id", "number", "spec", "failures", "author"],
+        select(e.c.id, e.c.newest_revision, stored, literal(0), literal(author)),
+        include_defaults=False,
+    )
+    made = await tx.execute(new.returning(_revision.c.number))
     return int(made.scalar_one())
 
 

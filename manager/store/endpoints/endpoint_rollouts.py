@@ -9,14 +9,17 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from pydantic import TypeAdapter
-from sqlalchemy import text
+from sqlalchemy import Uuid, delete, func, select, update
+from sqlalchemy.dialects.postgresql import insert
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.domain.endpoints.bounds import checked
 from retinue.manager.domain.endpoints.rollout import RolloutPolicy
 from retinue.manager.domain.endpoints.states import RolloutState
+from retinue.manager.store.postgres.constructs import columns_of, json_of, one_of, table_of
 from retinue.manager.store.postgres.documents import Decoder, Unreadable
-from retinue.manager.store.postgres.recordset import fetched, recordset
+from retinue.manager.store.postgres.recordset import fetched
+from retinue.manager.store.tables import EndpointTraffic, Rollout
 
 _log = logging.getLogger(__name__)
 
@@ -39,15 +42,13 @@ class RolloutRecord:
     since_time: dt.datetime
 
 
+_rollout, _traffic = table_of(Rollout), table_of(EndpointTraffic)
+_READ = select(*columns_of(Rollout, RolloutRecord)).where(_rollout.c.endpoint_id == one_of("ids", Uuid()))
+
+
 async def read(tx: AsyncSession, endpoint_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, RolloutRecord]:
     """Returns the newest rollouts by endpoint."""
-    rows = await tx.execute(
-        text("""
-            SELECT endpoint_id, from_revision, to_revision, state, step, promoted, message, policy, since_time
-            FROM rollout WHERE endpoint_id = ANY(:ids)
-        """),
-        {"ids": list(endpoint_ids)},
-    )
+    rows = await tx.execute(_READ, {"ids": list(endpoint_ids)})
     states = {state.value: state for state in RolloutState}
     found = {}
     for row in fetched(rows):
@@ -61,49 +62,42 @@ async def read(tx: AsyncSession, endpoint_ids: Collection[uuid.UUID]) -> dict[uu
 
 async def set_traffic(tx: AsyncSession, endpoint_id: uuid.UUID, shares: Iterable[tuple[int, int]]) -> None:
     """Replaces the shares of an endpoint's revisions."""
-    await tx.execute(text("DELETE FROM endpoint_traffic WHERE endpoint_id = :id"), {"id": endpoint_id})
-    await tx.execute(
-        text("INSERT INTO endpoint_traffic (endpoint_id, revision, percent) VALUES (:id, :revision, :percent)"),
-        [{"id": endpoint_id, "revision": revision, "percent": percent} for revision, percent in shares if percent],
-    )
+    await tx.execute(delete(_traffic).where(_traffic.c.endpoint_id == endpoint_id))
+    rows = [
+        {"endpoint_id": endpoint_id, "revision": revision, "percent": percent}
+        for revision, percent in shares
+        if percent
+    ]
+    await tx.execute(insert(_traffic), rows)
 
 
 async def begin(
     tx: AsyncSession, endpoint_id: uuid.UUID, *, old: int, new: int, policy: RolloutPolicy, message: str
 ) -> None:
     """Starts a rollout, in place of one that is finished."""
-    await tx.execute(
-        text("""
-            INSERT INTO rollout (endpoint_id, from_revision, to_revision, state, step, promoted, message, policy)
-            SELECT :id, :old, :new, 'PROGRESSING', 0, FALSE, :message, r.policy
-            FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(policy jsonb)
-            ON CONFLICT (endpoint_id) DO UPDATE SET from_revision = excluded.from_revision, to_revision = excluded.to_revision,
-                state = 'PROGRESSING', step = 0, promoted = FALSE, message = excluded.message, policy = excluded.policy, since_time = now()
-        """),
-        {
-            "id": endpoint_id,
-            "old": old,
-            "new": new,
-            "message": message,
-            "rows": recordset([{"policy": policy}]),
-        },
-    )
+    begun = {
+        "from_revision": old,
+        "to_revision": new,
+        "state": RolloutState.PROGRESSING,
+        "step": 0,
+        "promoted": False,
+        "message": message,
+        "policy": json_of(policy),
+    }
+    made = insert(_rollout).values(endpoint_id=endpoint_id, **begun)
+    changed = {**{name: made.excluded[name] for name in begun}, "since_time": func.now()}
+    await tx.execute(made.on_conflict_do_update(index_elements=["endpoint_id"], set_=changed))
 
 
 async def move(
     tx: AsyncSession, endpoint_id: uuid.UUID, *, state: RolloutState, step: int, message: str, restart: bool = True
 ) -> None:
     """Moves a rollout; with `restart`, its present step begins now."""
-    await tx.execute(
-        text("""
-            UPDATE rollout SET state = :state, step = :step, message = :message, promoted = FALSE,
-                since_time = CASE WHEN :restart THEN now() ELSE since_time END
-            WHERE endpoint_id = :id
-        """),
-        {"id": endpoint_id, "state": state, "step": step, "message": message, "restart": restart},
-    )
+    moved = {"state": state, "step": step, "message": message, "promoted": False}
+    restarted = {"since_time": func.now()} if restart else {}
+    await tx.execute(update(_rollout).where(_rollout.c.endpoint_id == endpoint_id).values(**moved, **restarted))
 
 
 async def promote(tx: AsyncSession, endpoint_id: uuid.UUID) -> None:
     """Lets the present step of a rollout end without waiting."""
-    await tx.execute(text("UPDATE rollout SET promoted = TRUE WHERE endpoint_id = :id"), {"id": endpoint_id})
+    await tx.execute(update(_rollout).where(_rollout.c.endpoint_id == endpoint_id).values(promoted=True))

@@ -4,13 +4,34 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
 
 from pydantic import TypeAdapter
-from sqlalchemy import Update, delete, func, select, text, tuple_, update
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import (
+    ColumnElement,
+    DateTime,
+    FromClause,
+    Select,
+    Text,
+    Update,
+    Uuid,
+    and_,
+    case,
+    cast,
+    column,
+    delete,
+    func,
+    literal,
+    literal_column,
+    null,
+    or_,
+    select,
+    true,
+    tuple_,
+    update,
+)
+from sqlalchemy.dialects.postgresql import aggregate_order_by, insert
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.domain.endpoints.bounds import checked
@@ -22,16 +43,32 @@ from retinue.manager.domain.session.events import Condition, parse_conditions
 from retinue.manager.store.endpoints import endpoint_revisions, endpoint_rollouts
 from retinue.manager.store.endpoints.endpoint_revisions import RevisionRecord, encode_revision
 from retinue.manager.store.endpoints.endpoint_rollouts import RolloutRecord
-from retinue.manager.store.postgres.constructs import columns_of, locking, table_of, word
+from retinue.manager.store.postgres.constructs import (
+    EMPTY_LIST,
+    columns_of,
+    json_of,
+    locking,
+    objects,
+    one_of,
+    parameter,
+    table_of,
+    word,
+)
 from retinue.manager.store.postgres.documents import Decoder, Unreadable
 from retinue.manager.store.postgres.recordset import Row, fetched, recordset
 from retinue.manager.store.sessions.sessions import Visibility
-from retinue.manager.store.tables import Endpoint, Journal, ScalingFloor
+from retinue.manager.store.tables import (
+    Agent,
+    Endpoint,
+    EndpointReplica,
+    EndpointRevision,
+    EndpointTraffic,
+    Journal,
+    Kernel,
+    ScalingFloor,
+    Session,
+)
 
-_COLUMNS = """
-    e.id, e.name, e.project, e.owner, e.resource_group, e.host_label, e.lifecycle, e.settings, e.version, e.newest_revision, e.target,
-    e.target_reason, e.decision, e.conditions, e.first_ready_time, e.short_time, e.create_time, e.delete_time
-"""
 _SETTINGS = TypeAdapter(EndpointSettings)
 SETTINGS = Decoder("the settings of an endpoint", lambda stored: checked(_SETTINGS.validate_python(stored)))
 # Deleted endpoints are shown, and answer 410, for so long.
@@ -89,8 +126,11 @@ class NewEndpoint:
     spec: RevisionSpec
 
 
-_endpoint, _floor, _journal = table_of(Endpoint), table_of(ScalingFloor), table_of(Journal)
+_agent, _endpoint, _floor, _journal = table_of(Agent), table_of(Endpoint), table_of(ScalingFloor), table_of(Journal)
+_kernel, _replica, _session = table_of(Kernel), table_of(EndpointReplica), table_of(Session)
+_revision, _traffic = table_of(EndpointRevision), table_of(EndpointTraffic)
 _IS_THERE = _endpoint.c.lifecycle != word("DELETED")
+_IS_SHOWN = _endpoint.c.delete_time > func.now() - dt.timedelta(hours=DELETED_HOURS)
 
 
 async def read_clock(tx: AsyncSession) -> dt.datetime:
@@ -99,27 +139,37 @@ async def read_clock(tx: AsyncSession) -> dt.datetime:
     return found
 
 
+def _making_created() -> Select[tuple[uuid.UUID]]:
+    """An endpoint with its first revision, which gets all requests."""
+    columns = {field.name: _endpoint.c[field.name].type for field in fields(NewEndpoint) if field.name != "spec"}
+    r = select(*objects("given", "rows", **columns, spec=_revision.c.spec.type).c).cte("r")
+    made = (
+        insert(_endpoint)
+        .from_select(
+            [*columns, "lifecycle", "version", "newest_revision", "target_reason"],
+            select(*(r.c[name] for name in columns), word("ACTIVE"), literal(1), literal(1), word("")),
+            include_defaults=False,
+        )
+        .on_conflict_do_nothing()
+        .returning(_endpoint.c.id)
+        .cte("made")
+    )
+    first = select(made.c.id, literal(1), r.c.spec, literal(0), r.c.owner).join_from(r, made, made.c.id == r.c.id)
+    revised = insert(_revision).from_select(
+        ["endpoint_id", "number", "spec", "failures", "author"], first, include_defaults=False
+    )
+    shared = insert(_traffic).from_select(
+        ["endpoint_id", "revision", "percent"], select(made.c.id, literal(1), literal(100)), include_defaults=False
+    )
+    return select(made.c.id).add_cte(revised.cte("revised"), shared.cte("shared"))
+
+
+_CREATED = _making_created()
+
+
 async def create(tx: AsyncSession, new: NewEndpoint) -> bool:
     """Inserts an endpoint with its first revision, which gets all requests; returns whether its name was free."""
-    made = await tx.execute(
-        text("""
-            WITH r AS (SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(id uuid, name text, project text, owner text,
-                resource_group text, host_label text, settings jsonb, target int, spec jsonb)
-            ), made AS (
-                INSERT INTO endpoint (id, name, project, owner, resource_group, host_label, lifecycle, settings, version, newest_revision,
-                    target, target_reason)
-                SELECT id, name, project, owner, resource_group, host_label, 'ACTIVE', settings, 1, 1, target, '' FROM r
-                ON CONFLICT DO NOTHING RETURNING id
-            ), revised AS (
-                INSERT INTO endpoint_revision (endpoint_id, number, spec, failures, author)
-                SELECT made.id, 1, r.spec, 0, r.owner FROM r JOIN made ON made.id = r.id
-            ), shared AS (
-                INSERT INTO endpoint_traffic (endpoint_id, revision, percent) SELECT id, 1, 100 FROM made
-            )
-            SELECT id FROM made
-        """),
-        {"rows": recordset([{**_columns(new), "spec": encode_revision(new.spec)}])},
-    )
+    made = await tx.execute(_CREATED, {"rows": recordset([{**_columns(new), "spec": encode_revision(new.spec)}])})
     return made.scalar_one_or_none() is not None
 
 
@@ -132,14 +182,12 @@ async def find(tx: AsyncSession, reference: str, visibility: Visibility) -> list
     if "\0" in reference:
         return []
     project, _, name = reference.rpartition("/")
-    found = await tx.execute(
-        text(f"""
-            SELECT e.id FROM endpoint e WHERE {visibility.condition("e")} AND (
-                CAST(e.id AS text) = :reference OR (e.lifecycle <> 'DELETED' AND e.name = :name AND (:project = '' OR e.project = :project)))
-            ORDER BY CAST(e.id AS text) = :reference DESC LIMIT 2
-        """),  # noqa: S608  # the condition is ours, its values are parameters
-        {"reference": reference.lower(), "name": name, "project": project, **visibility.parameters()},
-    )
+    is_id = cast(_endpoint.c.id, Text) == reference.lower()
+    is_named = and_(_IS_THERE, _endpoint.c.name == name)
+    if project:
+        is_named = and_(is_named, _endpoint.c.project == project)
+    query = select(_endpoint.c.id).where(visibility.condition(_endpoint), or_(is_id, is_named))
+    found = await tx.execute(query.order_by(is_id.desc()).limit(2), visibility.parameters())
     return list(found.scalars())
 
 
@@ -149,79 +197,23 @@ async def lock(tx: AsyncSession, endpoint_id: uuid.UUID) -> EndpointRecord | Non
     return (await read(tx, [endpoint_id])).get(endpoint_id)
 
 
+_FLOORS = select(*columns_of(ScalingFloor, FloorRecord)).where(
+    _floor.c.endpoint_id == one_of("ids", Uuid()), _floor.c.end_time > func.now()
+)
+_READ = select(*(_endpoint.c[field.name] for field in fields(EndpointRecord) if field.name in _endpoint.c)).where(
+    _endpoint.c.id == one_of("ids", Uuid())
+)
+
+
 async def read(tx: AsyncSession, endpoint_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, EndpointRecord]:
     """Returns endpoints by their ids."""
-    return await _read(tx, "e.id = ANY(:ids)", {"ids": list(endpoint_ids)})
-
-
-async def read_marks(tx: AsyncSession) -> dict[uuid.UUID, int]:
-    """Returns all endpoints that are not deleted, and those that were less than a day ago, each with a number that
-    differs when the endpoint, its floor, a replica that is not gone, its session or the state of its agent has changed.
-    """
-    rows = await tx.execute(
-        text("""
-            SELECT e.id, hashtextextended(concat_ws(' ', CAST(e.xmin AS text), CAST(f.xmin AS text), f.end_time > now(), (
-                SELECT string_agg(concat_ws(' ', CAST(r.xmin AS text), CAST(s.xmin AS text), a.state, a.drained), ',' ORDER BY r.serial)
-                FROM endpoint_replica r JOIN session s ON s.id = r.session_id JOIN kernel k ON k.id = r.session_id
-                LEFT JOIN agent a ON a.id = k.agent_id
-                WHERE r.endpoint_id = e.id AND r.state <> 'GONE')), 0)
-            FROM endpoint e LEFT JOIN scaling_floor f ON f.endpoint_id = e.id
-            WHERE e.lifecycle <> 'DELETED' OR e.delete_time > now() - make_interval(hours => :hours)
-        """),
-        {"hours": DELETED_HOURS},
-    )
-    return {row[0]: row[1] for row in rows}
-
-
-async def list_page(  # what is listed, and where it begins
-    tx: AsyncSession,
-    visibility: Visibility,
-    *,
-    project: str,
-    deleted: bool,
-    after: tuple[str, str] | None,
-    limit: int,
-) -> list[EndpointRecord]:
-    """Returns endpoints, newest first; `after` is (create time, id) of the one before."""
-    found = await tx.execute(
-        text(f"""
-            SELECT e.id FROM endpoint e WHERE {visibility.condition("e")} AND (:project = '' OR e.project = :project)
-                AND (e.lifecycle <> 'DELETED' OR (:deleted AND e.delete_time > now() - make_interval(hours => :hours)))
-                AND (CAST(:time AS timestamptz) IS NULL OR (e.create_time, e.id) < (CAST(:time AS timestamptz), CAST(:id AS uuid)))
-            ORDER BY e.create_time DESC, e.id DESC LIMIT :limit
-        """),  # noqa: S608  # the condition is ours, its values are parameters
-        {
-            "project": project,
-            "deleted": deleted,
-            "hours": DELETED_HOURS,
-            "time": after and after[0],
-            "id": after and after[1],
-            "limit": limit,
-            **visibility.parameters(),
-        },
-    )
-    ids = list(found.scalars())
-    records = await read(tx, ids)
-    return [records[item] for item in ids if item in records]
-
-
-async def _read(tx: AsyncSession, condition: str, values: Mapping[str, Any]) -> dict[uuid.UUID, EndpointRecord]:
-    rows = fetched(await tx.execute(text(f"SELECT {_COLUMNS} FROM endpoint e WHERE {condition}"), values))  # noqa: S608
+    rows = fetched(await tx.execute(_READ, {"ids": list(endpoint_ids)}))
     if not rows:
         return {}
     ids = [row["id"] for row in rows]
     revisions = await endpoint_revisions.read_current(tx, ids)
     rollouts = await endpoint_rollouts.read(tx, ids)
-    floors = {
-        row["endpoint_id"]: FloorRecord(**row)
-        for row in fetched(
-            await tx.execute(
-                select(*columns_of(ScalingFloor, FloorRecord)).where(
-                    _floor.c.endpoint_id.in_(ids), _floor.c.end_time > func.now()
-                )
-            )
-        )
-    }
+    floors = {row["endpoint_id"]: FloorRecord(**row) for row in fetched(await tx.execute(_FLOORS, {"ids": ids}))}
     return {
         row["id"]: EndpointRecord(
             **{
@@ -240,6 +232,67 @@ async def _read(tx: AsyncSession, condition: str, values: Mapping[str, Any]) -> 
     }
 
 
+def _xmin(table: FromClause) -> ColumnElement[str]:
+    """The transaction that wrote a row last."""
+    return cast(literal_column(f"{table.description}.xmin"), Text)
+
+
+def _making_marks() -> Select[tuple[uuid.UUID, int]]:
+    of_replica = func.concat_ws(" ", _xmin(_replica), _xmin(_session), _agent.c.state, _agent.c.drained)
+    replicas = (
+        select(func.string_agg(of_replica, aggregate_order_by(literal_column("','"), _replica.c.serial)))
+        .join_from(_replica, _session, _session.c.id == _replica.c.session_id)
+        .join(_kernel, _kernel.c.id == _replica.c.session_id)
+        .outerjoin(_agent, _agent.c.id == _kernel.c.agent_id)
+        .where(_replica.c.endpoint_id == _endpoint.c.id, _replica.c.state != word("GONE"))
+    )
+    everything = func.concat_ws(
+        " ", _xmin(_endpoint), _xmin(_floor), _floor.c.end_time > func.now(), replicas.scalar_subquery()
+    )
+    return (
+        select(_endpoint.c.id, func.hashtextextended(everything, 0))
+        .outerjoin_from(_endpoint, _floor, _floor.c.endpoint_id == _endpoint.c.id)
+        .where(or_(_IS_THERE, _IS_SHOWN))
+    )
+
+
+_MARKS = _making_marks()
+
+
+async def read_marks(tx: AsyncSession) -> dict[uuid.UUID, int]:
+    """Returns all endpoints that are not deleted, and those that were less than a day ago, each with a number that
+    differs when the endpoint, its floor, a replica that is not gone, its session or the state of its agent has changed.
+    """
+    rows = await tx.execute(_MARKS)
+    return {row[0]: row[1] for row in rows}
+
+
+async def list_page(  # what is listed, and where it begins
+    tx: AsyncSession,
+    visibility: Visibility,
+    *,
+    project: str,
+    deleted: bool,
+    after: tuple[str, str] | None,
+    limit: int,
+) -> list[EndpointRecord]:
+    """Returns endpoints, newest first; `after` is (create time, id) of the one before."""
+    query = select(_endpoint.c.id).where(
+        visibility.condition(_endpoint), or_(_IS_THERE, _IS_SHOWN) if deleted else _IS_THERE
+    )
+    if project:
+        query = query.where(_endpoint.c.project == project)
+    place = tuple_(_endpoint.c.create_time, _endpoint.c.id)
+    if after is not None:
+        time, id_ = after
+        query = query.where(place < tuple_(literal(time, DateTime(timezone=True)), literal(id_, Uuid())))
+    query = query.order_by(_endpoint.c.create_time.desc(), _endpoint.c.id.desc()).limit(limit)
+    found = await tx.execute(query, visibility.parameters())
+    ids = list(found.scalars())
+    records = await read(tx, ids)
+    return [records[item] for item in ids if item in records]
+
+
 def _lifecycle(row: Row) -> dict[str, object]:
     """Returns the lifecycle and the settings; an endpoint of an unknown lifecycle is one whose settings cannot be
     read: it stays as it is.
@@ -252,13 +305,8 @@ def _lifecycle(row: Row) -> dict[str, object]:
 
 async def set_settings(tx: AsyncSession, endpoint_id: uuid.UUID, settings: EndpointSettings) -> None:
     """Replaces what is asked for of an endpoint."""
-    await tx.execute(
-        text("""
-            UPDATE endpoint SET settings = r.settings, version = version + 1
-            FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(settings jsonb) WHERE id = :id
-        """),
-        {"id": endpoint_id, "rows": recordset([{"settings": settings}])},
-    )
+    stored = json_of(settings)
+    await tx.execute(_changing(endpoint_id, settings=stored, version=_endpoint.c.version + 1))
 
 
 async def touch(tx: AsyncSession, endpoint_id: uuid.UUID) -> None:
@@ -278,27 +326,22 @@ async def set_lifecycle(tx: AsyncSession, endpoint_id: uuid.UUID, lifecycle: Lif
 
 async def set_target(tx: AsyncSession, endpoint_id: uuid.UUID, *, target: int, reason: str, decision: Decision) -> None:
     """Sets how many replicas are wanted, with the decision."""
-    await tx.execute(
-        text("""
-            UPDATE endpoint SET target = :target, target_reason = :reason, decision = r.decision
-            FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(decision jsonb) WHERE id = :id
-        """),
-        {"id": endpoint_id, "target": target, "reason": reason, "rows": recordset([{"decision": decision}])},
-    )
+    stored = json_of(decision)
+    await tx.execute(_changing(endpoint_id, target=target, target_reason=reason, decision=stored))
 
 
 async def set_condition(
     tx: AsyncSession, endpoint_id: uuid.UUID, *, conditions: Sequence[Condition], ready: bool, short: bool
 ) -> None:
     """Sets what is noteworthy of an endpoint, and since when fewer replicas are ready than wanted."""
+    columns, now = _endpoint.c, func.now()
     await tx.execute(
-        text("""
-            UPDATE endpoint SET conditions = r.conditions,
-                first_ready_time = CASE WHEN :ready THEN coalesce(first_ready_time, now()) ELSE first_ready_time END,
-                short_time = CASE WHEN :short THEN coalesce(short_time, now()) END
-            FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(conditions jsonb) WHERE id = :id
-        """),
-        {"id": endpoint_id, "ready": ready, "short": short, "rows": recordset([{"conditions": conditions}])},
+        _changing(
+            endpoint_id,
+            conditions=json_of(conditions),
+            first_ready_time=func.coalesce(columns.first_ready_time, now) if ready else columns.first_ready_time,
+            short_time=func.coalesce(columns.short_time, now) if short else null(),
+        )
     )
 
 
@@ -330,20 +373,28 @@ async def has_any(tx: AsyncSession, *, project: str = "", owner: str = "", resou
     return bool((await tx.execute(select(query.exists()))).scalar_one())
 
 
+def _making_taken_hosts() -> Select[tuple[str]]:
+    stored = _endpoint.c.settings["routing"]["hosts"]
+    # Another version may have stored something else.
+    listed = case((func.jsonb_typeof(stored) == "array", stored), else_=EMPTY_LIST)
+    h = func.jsonb_array_elements_text(listed).table_valued(column("host", Text())).render_derived(name="h")
+    return (
+        select(h.c.host)
+        .distinct()
+        .join_from(_endpoint, h, true())
+        .where(_IS_THERE, _endpoint.c.id != parameter("endpoint", Uuid()), h.c.host == one_of("hosts"))
+    )
+
+
+_TAKEN_HOSTS = _making_taken_hosts()
+
+
 async def hosts_taken(tx: AsyncSession, hosts: Collection[str], endpoint_id: uuid.UUID) -> set[str]:
     """Returns those of these further host names that other endpoints have, which are not deleted. Until the commit,
     no other transaction asks.
     """
     await tx.execute(locking("hosts of endpoints"))
-    found = await tx.execute(
-        text("""
-            SELECT DISTINCT h.host FROM endpoint e,
-                jsonb_array_elements_text(CASE jsonb_typeof(e.settings->'routing'->'hosts')
-                    WHEN 'array' THEN e.settings->'routing'->'hosts' ELSE '[]' END) AS h(host)
-            WHERE e.lifecycle <> 'DELETED' AND e.id <> :id AND h.host = ANY(:hosts)
-        """),
-        {"id": endpoint_id, "hosts": list(hosts)},
-    )
+    found = await tx.execute(_TAKEN_HOSTS, {"endpoint": endpoint_id, "hosts": list(hosts)})
     return set(found.scalars())
 
 

@@ -18,14 +18,17 @@ from sqlalchemy import (
     bindparam,
     case,
     cast,
+    column,
     func,
     literal,
+    literal_column,
+    not_,
     or_,
-    text,
+    true,
     update,
 )
 from sqlalchemy import select as _select
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.sql.dml import ReturningUpdate
 from sqlmodel import col, select
 from sqlmodel.ext.asyncio.session import AsyncSession
@@ -34,7 +37,7 @@ from retinue.manager.domain.errors import AgentIdInUse, AgentRevoked, JoinTokenI
 from retinue.manager.domain.session.attempts import AgentCondition, RuntimeStatus
 from retinue.manager.identity.recovery import Registration
 from retinue.manager.store.placement import shares
-from retinue.manager.store.postgres.constructs import seconds, table_of
+from retinue.manager.store.postgres.constructs import EMPTY_LIST, EMPTY_OBJECT, one_of, seconds, table_of, value_of
 from retinue.manager.store.postgres.database import Query
 from retinue.manager.store.postgres.documents import Decoder, Unreadable
 from retinue.manager.store.tables import Agent, Attempt, Claim, JoinToken
@@ -140,14 +143,17 @@ def _record(agent: Agent) -> AgentRecord:
     )
 
 
+def _listed(of: ColumnElement[Any]) -> ColumnElement[Any]:
+    return case((func.jsonb_typeof(of) == "array", of), else_=EMPTY_LIST)
+
+
 async def slot_names(tx: AsyncSession) -> set[str]:
     """Returns the names of slots that any agent has ever had. Takes longer than `unknown_slots_query`."""
-    rows = await tx.execute(
-        text("""
-            SELECT jsonb_object_keys(CASE jsonb_typeof(capacity) WHEN 'object' THEN capacity ELSE '{}' END) FROM agent
-            UNION SELECT jsonb_array_elements_text(CASE jsonb_typeof(past_slots) WHEN 'array' THEN past_slots ELSE '[]' END) FROM agent
-        """)
-    )
+    # Another version may have stored something else.
+    capacity = case((func.jsonb_typeof(_agent.c.capacity) == "object", _agent.c.capacity), else_=EMPTY_OBJECT)
+    now = _select(func.jsonb_object_keys(capacity))
+    past = _select(func.jsonb_array_elements_text(_listed(_agent.c.past_slots)))
+    rows = await tx.execute(now.union(past))
     return set(rows.scalars())
 
 
@@ -187,18 +193,30 @@ def missing_runtimes_query(asked: Collection[tuple[str, Sequence[str]]]) -> Quer
     )
 
 
+# As parts of the text: what is grouped by is the same expression as what is selected.
+_STATUS = ("'name'", "'message'", "'available'")
+
+
 async def runtime_troubles(tx: AsyncSession, group: str, runtimes: Sequence[str], limit: int) -> list[str]:
     """Returns what agents of a group say of those of the runtimes that they do not have, the most frequent first."""
-    rows = await tx.execute(
-        text("""
-            SELECT status->>'message' AS message
-            FROM agent, jsonb_array_elements(CASE jsonb_typeof(runtimes) WHEN 'array' THEN runtimes ELSE '[]' END) AS status
-            WHERE resource_group = :group AND NOT revoked AND status->>'name' = ANY(:names)
-                AND status->>'message' <> '' AND status->>'available' = 'false'
-            GROUP BY message ORDER BY count(*) DESC, message LIMIT :limit
-        """),
-        {"group": group, "names": list(runtimes), "limit": limit},
+    listed = func.jsonb_array_elements(_listed(_agent.c.runtimes))
+    each = listed.table_valued(column("status", JSONB())).render_derived(name="each")
+    name, message, available = (value_of(each.c.status, literal_column(key)) for key in _STATUS)
+    query = (
+        _select(message.label("message"))
+        .join_from(_agent, each, true())
+        .where(
+            _agent.c.resource_group == group,
+            not_(_agent.c.revoked),
+            name == one_of("names"),
+            message != "",
+            available == "false",
+        )
+        .group_by(message)
+        .order_by(func.count().desc(), message)
+        .limit(limit)
     )
+    rows = await tx.execute(query, {"names": list(runtimes)})
     return list(rows.scalars())
 
 

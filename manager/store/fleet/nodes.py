@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import Float, Text, and_, case, func, literal, or_, select, text, update
+from sqlalchemy import ColumnElement, Float, Text, and_, case, distinct, func, literal, not_, or_, select, update
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.domain.scheduling.records import AgentState, LossHold, MassLossRule
 from retinue.manager.domain.session.attempts import RuntimeStatus
-from retinue.manager.store.postgres.constructs import lists, seconds, table_of
-from retinue.manager.store.postgres.recordset import recordset
+from retinue.manager.store.postgres.constructs import EMPTY_LIST, json_of, lists, seconds, table_of
 from retinue.manager.store.tables import Agent, ResourceGroup
 from retinue.rpc.core.reasons import AgentConditionReason, AgentConditionType
 
@@ -101,6 +100,14 @@ async def read_targets(tx: AsyncSession) -> dict[str, AgentTarget]:
     }
 
 
+def _with(names: ColumnElement[Any], more: Sequence[str]) -> ColumnElement[Any]:
+    """Names that a column has, and more, each once."""
+    every = (
+        func.jsonb_array_elements_text(names.op("||")(json_of(more))).table_valued("value").render_derived(name="every")
+    )
+    return select(func.coalesce(func.jsonb_agg(distinct(every.c.value)), EMPTY_LIST)).scalar_subquery()
+
+
 async def record_facts(
     tx: AsyncSession,
     agent_id: str,
@@ -122,38 +129,36 @@ async def record_facts(
 
     Raises NodeRefusedError for an agent that was revoked, and for another instance than the one that is enrolled.
     """
-    rows = await tx.execute(
-        text("""
-            WITH before AS (SELECT id, capacity, state FROM agent WHERE id = :id FOR UPDATE)
-            UPDATE agent SET state = 'ALIVE', instance = :instance, boot_id = :boot_id, software_version = :version,
-                architecture = :architecture, capacity = CAST(:capacity AS jsonb), backends = CAST(:backends AS jsonb),
-                runtimes = CAST(:runtimes AS jsonb),
-                past_slots = (SELECT coalesce(jsonb_agg(DISTINCT name), '[]')
-                    FROM jsonb_array_elements_text(agent.past_slots || CAST(:slots AS jsonb)) AS name),
-                past_backends = (SELECT coalesce(jsonb_agg(DISTINCT name), '[]')
-                    FROM jsonb_array_elements_text(agent.past_backends || CAST(:backends AS jsonb)) AS name),
-                underlay_address = :underlay_address, underlay_mtu = :underlay_mtu,
-                reachable_networks = CAST(:reachable_networks AS jsonb),
-                proves_paths = :proves_paths, heartbeat_time = now()
-            FROM before WHERE agent.id = before.id AND NOT agent.revoked AND agent.instance IN ('', :instance)
-            RETURNING agent.resource_group, before.capacity <> agent.capacity OR before.state NOT IN ('ALIVE', 'SUSPECT') AS counts
-        """),
-        {
-            "id": agent_id,
-            "instance": instance,
-            "boot_id": boot_id,
-            "version": version,
-            "architecture": architecture,
-            "capacity": json.dumps(dict(capacity)),
-            "slots": json.dumps(list(capacity)),
-            "backends": json.dumps(list(backends)),
-            "runtimes": recordset(runtimes),
-            "underlay_address": underlay_address,
-            "underlay_mtu": underlay_mtu,
-            "reachable_networks": json.dumps(list(reachable_networks)),
-            "proves_paths": proves_paths,
-        },
+    before = (
+        select(_agent.c.id, _agent.c.capacity, _agent.c.state)
+        .where(_agent.c.id == agent_id)
+        .with_for_update()
+        .cte("before")
     )
+    reported = json_of(dict(capacity))
+    facts = (
+        update(_agent)
+        .where(_agent.c.id == before.c.id, not_(_agent.c.revoked), _agent.c.instance.in_(["", instance]))
+        .values(
+            state=AgentState.ALIVE,
+            instance=instance,
+            boot_id=boot_id,
+            software_version=version,
+            architecture=architecture,
+            capacity=reported,
+            backends=json_of(list(backends)),
+            runtimes=json_of(list(runtimes)),
+            past_slots=_with(_agent.c.past_slots, list(capacity)),
+            past_backends=_with(_agent.c.past_backends, list(backends)),
+            underlay_address=underlay_address,
+            underlay_mtu=underlay_mtu,
+            reachable_networks=json_of(list(reachable_networks)),
+            proves_paths=proves_paths,
+            heartbeat_time=func.now(),
+        )
+    )
+    counts = or_(before.c.capacity != _agent.c.capacity, before.c.state.not_in(_HEARD))
+    rows = await tx.execute(facts.returning(_agent.c.resource_group, counts))
     row = rows.one_or_none()
     if row is None:
         raise NodeRefusedError(f"agent {agent_id} was revoked, or what answers for it is a copy of it")

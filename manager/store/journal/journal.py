@@ -11,11 +11,10 @@ import datetime as dt
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import NamedTuple
+from functools import cache, partial
+from typing import Any, NamedTuple
 
-import orjson
-from sqlalchemy import text
+from sqlalchemy import BigInteger, Integer, Select, Text, Uuid, cast, delete, func, or_, select, true, update
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.domain.endpoints.events import (
@@ -35,8 +34,10 @@ from retinue.manager.domain.session.events import (
     stored_creation,
 )
 from retinue.manager.domain.session.spec_codec import Encoder
+from retinue.manager.store.postgres.constructs import Construct, json_of, one_of, parameter, table_of
 from retinue.manager.store.postgres.database import APPENDED, Query, Transaction, fetch
 from retinue.manager.store.postgres.recordset import Row, recordset
+from retinue.manager.store.tables import Cluster, Journal, JournalHead, Session
 
 _KINDS: Mapping[type, str] = {**KINDS, **ENDPOINT_KINDS}
 
@@ -189,15 +190,47 @@ async def head(tx: AsyncSession) -> Head:
     return await fetch(tx, heading())
 
 
+_cluster, _journal, _head_row = table_of(Cluster), table_of(Journal), table_of(JournalHead)
+_session = table_of(Session)
+_HEAD = Construct(
+    select(_head_row.c.revision, _head_row.c.oldest, _cluster.c.incarnation)
+    .join_from(_head_row, _cluster, true())
+    .where(_head_row.c.id == 1)
+)
+
+
 def heading() -> Query[Head]:
     """Returns `head` as a query among others: those after it find at least all that the journal says up to there."""
-    return Query(
-        "SELECT h.revision, h.oldest, c.incarnation FROM journal_head h CROSS JOIN cluster c WHERE h.id = 1", read=_head
-    )
+    return Query(_HEAD, read=_head)
 
 
 def _head(rows: Sequence[Row]) -> Head:
     return Head(rows[0]["revision"], rows[0]["oldest"], str(rows[0]["incarnation"]))
+
+
+@cache
+def _page(of_session: bool, of_reader: bool) -> Select[*tuple[Any, ...]]:
+    """The journal's ends with entries after one: all, those of a session, those that one may read."""
+    columns = ("revision", "create_time", "session_id", "owner", "project", "kind")
+    query = (
+        select(*(_journal.c[name] for name in columns), cast(_journal.c.payload, Text).label("payload"))
+        .where(_journal.c.revision > parameter("after", BigInteger()))
+        .order_by(_journal.c.revision)
+        .limit(parameter("most", Integer()))
+    )
+    if of_session:
+        query = query.where(_journal.c.session_id == parameter("session", Uuid()))
+    if of_reader:
+        is_own = _journal.c.owner == parameter("reader", Text())
+        query = query.where(or_(is_own, _journal.c.project == one_of("projects")))
+    page = query.lateral("page")
+    return (
+        select(_head_row.c.revision.label("newest"), _head_row.c.oldest, _cluster.c.incarnation, *page.c)
+        .join_from(_head_row, _cluster, true())
+        .outerjoin(page, true())
+        .where(_head_row.c.id == 1)
+        .order_by(page.c.revision)
+    )
 
 
 async def read(  # what is read, and by whom
@@ -216,19 +249,13 @@ async def read(  # what is read, and by whom
     Raises RevisionCompacted and RevisionInFuture, and RevisionLost when it is not of `incarnation`,
     unless that is empty.
     """
-    rows = await tx.execute(
-        text("""
-            SELECT head.revision AS newest, head.oldest, cluster.incarnation, page.*
-            FROM journal_head head CROSS JOIN cluster LEFT JOIN LATERAL (
-                SELECT revision, create_time, session_id, owner, project, kind, payload::text FROM journal
-                WHERE revision > :after AND (CAST(:session AS uuid) IS NULL OR session_id = :session)
-                    AND (CAST(:owner AS text) IS NULL OR owner = :owner OR project = ANY(:projects))
-                ORDER BY revision LIMIT :limit
-            ) page ON TRUE
-            WHERE head.id = 1 ORDER BY page.revision
-        """),
-        {"after": after, "limit": limit, "session": session_id, "owner": owner, "projects": list(projects)},
-    )
+    given = {
+        "after": after,
+        "most": limit,
+        **({} if session_id is None else {"session": session_id}),
+        **({} if owner is None else {"reader": owner, "projects": list(projects)}),
+    }
+    rows = await tx.execute(_page(session_id is not None, owner is not None), given)
     found = rows.all()
     newest, oldest, present = found[0].newest, found[0].oldest, str(found[0].incarnation)
     if incarnation not in {"", present}:
@@ -256,20 +283,14 @@ async def compact(tx: AsyncSession, before: int) -> int:
 
     Reading resumes after it or later. A revision beyond the newest counts as the newest.
     """
-    row = await tx.execute(
-        text(
-            "UPDATE journal_head SET oldest = least(:before, revision) "
-            "WHERE id = 1 AND oldest < :before RETURNING oldest"
-        ),
-        {"before": before},
-    )
+    kept = update(_head_row).where(_head_row.c.id == 1, _head_row.c.oldest < before)
+    later = func.least(before, _head_row.c.revision)
+    row = await tx.execute(kept.values(oldest=later).returning(_head_row.c.oldest))
     oldest = row.scalar_one_or_none()
     if oldest is None:
         return 0
-    gone = await tx.execute(
-        text("WITH gone AS (DELETE FROM journal WHERE revision <= :oldest RETURNING 1) SELECT count(*) FROM gone"),
-        {"oldest": oldest},
-    )
+    forgotten = delete(_journal).where(_journal.c.revision <= oldest).returning(_journal.c.revision).cte("gone")
+    gone = await tx.execute(select(func.count()).select_from(forgotten))
     return int(gone.scalar_one())
 
 
@@ -279,20 +300,14 @@ async def append_access(tx: Transaction, session_id: uuid.UUID, access: KernelAc
 
     With None every one is appended. The session is there.
     """
-    found = await tx.execute(
-        text("""
-            SELECT owner, project, EXISTS (
-                SELECT FROM journal WHERE session_id = :id AND kind = :kind AND payload = CAST(:payload AS jsonb)
-                    AND create_time > clock_timestamp() - make_interval(secs => :within)
-            ) AS known FROM session WHERE id = :id
-        """),
-        {
-            "id": session_id,
-            "kind": KINDS[KernelAccess],
-            "payload": orjson.dumps(access).decode(),
-            "within": within or 0.0,
-        },
+    same = select(_journal.c.revision).where(
+        _journal.c.session_id == session_id,
+        _journal.c.kind == KINDS[KernelAccess],
+        _journal.c.payload == json_of(access),
+        _journal.c.create_time > func.clock_timestamp() - dt.timedelta(seconds=within or 0.0),
     )
+    query = select(_session.c.owner, _session.c.project, same.exists()).where(_session.c.id == session_id)
+    found = await tx.execute(query)
     owner, project, known = found.one()
     if known and within is not None:
         return False

@@ -8,11 +8,30 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeVar
 
 from google.protobuf.message import Message
-from sqlalchemy import text
+from sqlalchemy import LargeBinary, Text, Uuid, and_, literal_column, select, update
+from sqlalchemy.dialects.postgresql import insert
 
 from retinue.manager.domain.errors import RequestIdReused
+from retinue.manager.store.postgres.constructs import Construct, parameter, table_of
 from retinue.manager.store.postgres.database import Query, Statement, Transaction
 from retinue.manager.store.postgres.recordset import Row
+from retinue.manager.store.tables import Request
+
+_request = table_of(Request)
+_KEY = {
+    "principal": parameter("caller", Text()),
+    "method": parameter("call", Text()),
+    "request_id": parameter("id", Uuid()),
+}
+_IS_IT = and_(*(_request.c[name] == value for name, value in _KEY.items()))
+_CLAIMED = Construct(
+    insert(_request)
+    .values(**_KEY, body_hash=parameter("hash", LargeBinary()), answer=literal_column("''::bytea"))
+    .on_conflict_do_nothing()
+    .returning(literal_column("TRUE"))
+)
+_KEPT = Construct(update(_request).where(_IS_IT).values(answer=parameter("serialized", LargeBinary())))
+_ANSWERED = select(_request.c.body_hash, _request.c.answer).where(_IS_IT)
 
 
 class Repeatable(Protocol):
@@ -41,23 +60,17 @@ async def once(  # noqa: PLR0917  # in the order they are thought of
     """
     if not request.request_id:
         return await effect()
-    key = {"principal": principal, "method": method, "id": uuid.UUID(request.request_id)}
+    key = {"caller": principal, "call": method, "id": uuid.UUID(request.request_id)}
     body_hash = _hash(request)
-    claim = """
-        INSERT INTO request (principal, method, request_id, body_hash, answer) VALUES (:principal, :method, :id, :hash, '')
-        ON CONFLICT DO NOTHING RETURNING TRUE
-    """
-    condition = "WHERE principal = :principal AND method = :method AND request_id = :id"
-    keep = f"UPDATE request SET answer = :answer {condition}"  # noqa: S608  # the condition is ours
-    tx.ahead(Query(claim, {**key, "hash": body_hash}, read=_claimed), guards=True)
+    tx.ahead(Query(_CLAIMED, {**key, "hash": body_hash}, read=_claimed), guards=True)
     try:
         answer = await effect()
-        await tx.pipeline(Statement(keep, {**key, "answer": answer.SerializeToString()}), commit=True)
+        await tx.pipeline(Statement(_KEPT, {**key, "serialized": answer.SerializeToString()}), commit=True)
     except _RepeatedError:
         await tx.rollback()
     else:
         return answer
-    kept = (await tx.execute(text(f"SELECT body_hash, answer FROM request {condition}"), key)).one()  # noqa: S608
+    kept = (await tx.execute(_ANSWERED, key)).one()
     if bytes(kept.body_hash) != body_hash:
         raise RequestIdReused
     return answer_type.FromString(bytes(kept.answer))

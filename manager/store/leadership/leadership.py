@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import psycopg
-from sqlalchemy import text
+from sqlalchemy import select
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.store.leadership.lease import (
@@ -27,10 +27,12 @@ from retinue.manager.store.leadership.lease import (
     Observer,
     boot_time,
 )
+from retinue.manager.store.postgres.constructs import table_of
 from retinue.manager.store.postgres.database import Database, Query, StoreUnavailable, Transaction
 from retinue.manager.store.postgres.dedicated import DedicatedConnection, execute_within
 from retinue.manager.store.postgres.faults import fault_of
 from retinue.manager.store.postgres.repeats import Repeats
+from retinue.manager.store.tables import Leadership
 from retinue.rpc import failpoints
 from retinue.rpc.cancellation import UnrequestedCancellationError, cancellable
 
@@ -105,7 +107,7 @@ def checking(term: int, *, alone: bool = False) -> Query[None]:
 
 async def read_holder(tx: AsyncSession) -> str:
     """Returns who leads, or led last, as HOST:PID; empty before anyone has."""
-    found = await tx.execute(text("SELECT holder FROM leadership"))
+    found = await tx.execute(select(table_of(Leadership).c.holder))
     return str(found.scalar_one_or_none() or "")
 
 

@@ -3,32 +3,41 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pydantic import TypeAdapter
 from sqlalchemy import (
+    ARRAY,
     CTE,
     BigInteger,
     Boolean,
+    ColumnElement,
     Date,
     DateTime,
+    FromClause,
     Integer,
+    Select,
     Text,
     Uuid,
+    and_,
     case,
     cast,
+    delete,
     extract,
     func,
+    literal,
+    literal_column,
+    not_,
+    or_,
     select,
-    text,
     true,
     type_coerce,
     update,
 )
-from sqlalchemy.dialects.postgresql import JSONB, insert
+from sqlalchemy.dialects.postgresql import JSONB, distinct_on, insert
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.domain.endpoints.bounds import checked
@@ -40,14 +49,46 @@ from retinue.manager.domain.session.spec_codec import DecodedSpec, decode
 from retinue.manager.domain.session.states import KernelState
 from retinue.manager.store.placement.shares import Difference
 from retinue.manager.store.placement.usage import LONGEST_LOOK_BACK_DAYS
-from retinue.manager.store.postgres.constructs import Construct, objects, table_of
+from retinue.manager.store.postgres.constructs import (
+    Construct,
+    lists,
+    objects,
+    one_of,
+    parameter,
+    table_of,
+    value_of,
+    word,
+)
 from retinue.manager.store.postgres.database import Query, Statement, Transaction
 from retinue.manager.store.postgres.documents import Decoder, Unreadable
 from retinue.manager.store.postgres.recordset import Row, fetched, recordset
 from retinue.manager.store.sessions.session_records import KERNEL_STATES
 from retinue.manager.store.sessions.sessions import Visibility
-from retinue.manager.store.tables import Attempt, Claim, Usage
+from retinue.manager.store.tables import (
+    Agent,
+    Attempt,
+    Claim,
+    EndpointReplica,
+    EndpointRevision,
+    Kernel,
+    Network,
+    NetworkSite,
+    ResourceGroup,
+    Session,
+    SshKey,
+    Usage,
+)
 from retinue.rpc.core.reasons import AgentConditionType
+
+_agent, _attempt, _claim, _group = table_of(Agent), table_of(Attempt), table_of(Claim), table_of(ResourceGroup)
+_kernel, _key, _network = table_of(Kernel), table_of(SshKey), table_of(Network)
+_replica, _revision = table_of(EndpointReplica), table_of(EndpointRevision)
+_session, _site, _usage = table_of(Session), table_of(NetworkSite), table_of(Usage)
+# A kernel with its newest attempt and the agent of that.
+_IS_NEWEST = and_(_attempt.c.kernel_id == _kernel.c.id, _attempt.c.epoch == _kernel.c.epoch)
+_LIVE_OF_NETWORK = select(_attempt.c.kernel_id).where(
+    _attempt.c.session_id == _network.c.session_id, _attempt.c.end_time.is_(None)
+)
 
 # What is stored of a replica says more, for routers.
 _PUBLISHED_PORT = TypeAdapter(PublishedPort)
@@ -100,6 +141,86 @@ class NetworkMemberRecord:
     proves_paths: bool
 
 
+def _making_desired() -> Select[*tuple[Any, ...]]:
+    """The attempts that an agent should know of."""
+    keys = select(_key.c.public_key).where(_key.c.user_name == _session.c.owner).order_by(_key.c.fingerprint)
+    is_system = _session.c.type == word("SYSTEM")
+    none = literal_column("ARRAY[]::text[]", ARRAY(Text()))
+    return (
+        select(
+            _attempt.c.kernel_id,
+            _attempt.c.epoch,
+            _attempt.c.session_id,
+            case((_attempt.c.end_time.is_(None), _attempt.c.goal), else_=word("STOPPED")).label("goal"),
+            _attempt.c.observed,
+            _kernel.c.role,
+            _kernel.c.role_index,
+            _kernel.c.local_rank,
+            _kernel.c.hostname,
+            _kernel.c.slots,
+            _kernel.c.image_digest,
+            _kernel.c.image_id,
+            _session.c.spec,
+            _session.c.number,
+            _session.c.cluster_size,
+            _session.c.force,
+            func.coalesce(_group.c.egress, word("DENY")).label("egress"),
+            _revision.c.spec["replica"].label("published"),
+            case((is_system, func.array(keys.scalar_subquery())), else_=none).label("owner_keys"),
+        )
+        .join_from(_attempt, _kernel, _kernel.c.id == _attempt.c.kernel_id)
+        .join(_session, _session.c.id == _attempt.c.session_id)
+        .outerjoin(_group, _group.c.name == _session.c.resource_group)
+        .outerjoin(_replica, _replica.c.session_id == _attempt.c.kernel_id)
+        .outerjoin(
+            _revision,
+            and_(_revision.c.endpoint_id == _replica.c.endpoint_id, _revision.c.number == _replica.c.revision),
+        )
+        .where(
+            _attempt.c.agent_id == parameter("agent", Text()),
+            or_(_attempt.c.end_time.is_(None), _attempt.c.log_pending),
+        )
+        .order_by(_attempt.c.kernel_id, _attempt.c.epoch)
+    )
+
+
+def _making_members() -> Select[*tuple[Any, ...]]:
+    """The members of the networks that an agent should know of, those of sessions with a live attempt anywhere."""
+    member = (
+        select(_attempt.c.kernel_id, _attempt.c.agent_id)
+        .ext(distinct_on(_attempt.c.kernel_id))
+        .where(_attempt.c.session_id == _network.c.session_id)
+        .order_by(_attempt.c.kernel_id, _attempt.c.epoch.desc())
+        .lateral("member")
+    )
+    return (
+        select(
+            _network.c.session_id,
+            _network.c.vni,
+            cast(_network.c.subnet, Text).label("subnet"),
+            _network.c.mtu,
+            _network.c.vxlan_port,
+            member.c.kernel_id,
+            _kernel.c.hostname,
+            _kernel.c.local_rank,
+            member.c.agent_id,
+            _agent.c.underlay_address,
+            _agent.c.proves_paths,
+        )
+        .join_from(_site, _network, and_(_network.c.id == _site.c.network_id, _network.c.session_id.is_not(None)))
+        .join(member, true())
+        .join(_kernel, _kernel.c.id == member.c.kernel_id)
+        .join(_agent, _agent.c.id == member.c.agent_id)
+        .where(_site.c.agent_id == parameter("agent", Text()), _LIVE_OF_NETWORK.exists())
+        .order_by(_network.c.session_id, _kernel.c.local_rank)
+    )
+
+
+_ALL_DESIRED, _ALL_MEMBERS = Construct(_making_desired()), Construct(_making_members())
+_SOME_DESIRED = Construct(_making_desired().where(_attempt.c.session_id == one_of("sessions", Uuid())))
+_SOME_MEMBERS = Construct(_making_members().where(_network.c.session_id == one_of("sessions", Uuid())))
+
+
 async def read_desired(
     tx: Transaction, agent_id: str, session_ids: Collection[uuid.UUID] | None = None
 ) -> tuple[list[DesiredAttemptRecord], list[NetworkMemberRecord]]:
@@ -107,39 +228,9 @@ async def read_desired(
     attempt anywhere, and ends the transaction. With `session_ids`, those of these sessions.
     """
     params = {"agent": agent_id, **({} if session_ids is None else {"sessions": list(session_ids)})}
-    wanted = f"""
-        SELECT a.kernel_id, a.epoch, a.session_id, CASE WHEN a.end_time IS NULL THEN a.goal ELSE 'STOPPED' END AS goal,
-            a.observed, k.role, k.role_index, k.local_rank, k.hostname, k.slots, k.image_digest, k.image_id, s.spec,
-            s.number, s.cluster_size, s.force,
-            COALESCE(g.egress, 'DENY') AS egress, v.spec->'replica' AS published,
-            CASE WHEN s.type = 'SYSTEM' THEN ARRAY(
-                SELECT public_key FROM ssh_key WHERE user_name = s.owner ORDER BY fingerprint
-            ) ELSE ARRAY[]::text[] END AS owner_keys
-        FROM attempt a JOIN kernel k ON k.id = a.kernel_id JOIN session s ON s.id = a.session_id
-        LEFT JOIN resource_group g ON g.name = s.resource_group
-        LEFT JOIN endpoint_replica p ON p.session_id = a.kernel_id
-        LEFT JOIN endpoint_revision v ON v.endpoint_id = p.endpoint_id AND v.number = p.revision
-        WHERE a.agent_id = :agent AND (a.end_time IS NULL OR a.log_pending)
-            {"" if session_ids is None else "AND a.session_id = ANY(:sessions)"}
-        ORDER BY a.kernel_id, a.epoch
-    """  # noqa: S608  # the condition is ours
-    members = f"""
-        SELECT n.session_id, n.vni, n.subnet::text AS subnet, n.mtu, n.vxlan_port, member.kernel_id, k.hostname,
-            k.local_rank, member.agent_id, g.underlay_address, g.proves_paths
-        FROM network_site here
-        JOIN network n ON n.id = here.network_id AND n.session_id IS NOT NULL
-        JOIN LATERAL (
-            SELECT DISTINCT ON (a.kernel_id) a.kernel_id, a.agent_id FROM attempt a
-            WHERE a.session_id = n.session_id ORDER BY a.kernel_id, a.epoch DESC
-        ) member ON TRUE
-        JOIN kernel k ON k.id = member.kernel_id
-        JOIN agent g ON g.id = member.agent_id
-        WHERE here.agent_id = :agent
-            AND EXISTS (SELECT FROM attempt a WHERE a.session_id = n.session_id AND a.end_time IS NULL)
-            {"" if session_ids is None else "AND n.session_id = ANY(:sessions)"}
-        ORDER BY n.session_id, k.local_rank
-    """  # noqa: S608  # the condition is ours
-    attempts = Query(wanted, params, read=_desired)
+    everything = session_ids is None
+    attempts = Query(_ALL_DESIRED if everything else _SOME_DESIRED, params, read=_desired)
+    members = _ALL_MEMBERS if everything else _SOME_MEMBERS
     networks = Query(members, params, read=lambda rows: [NetworkMemberRecord(**row) for row in rows])
     answers = await tx.pipeline(attempts, networks, commit=True)
     return answers.of(attempts), answers.of(networks)
@@ -213,42 +304,46 @@ def kernel_location(row: Row) -> KernelLocationRecord:
     )
 
 
+_LOCATION = (
+    select(
+        _kernel.c.state,
+        _kernel.c.id.label("kernel_id"),
+        _attempt.c.epoch,
+        _attempt.c.agent_id,
+        _agent.c.address.label("agent_address"),
+        _session.c.reason,
+        _kernel.c.exit_code,
+    )
+    .join_from(_kernel, _session, _session.c.id == _kernel.c.session_id)
+    .outerjoin(_attempt, _IS_NEWEST)
+    .outerjoin(_agent, _agent.c.id == _attempt.c.agent_id)
+)
+_IS_NAMED = and_(
+    _kernel.c.session_id == parameter("session", Uuid()), _kernel.c.hostname == parameter("hostname", Text())
+)
+_NEWEST = _LOCATION.where(_IS_NAMED)
+_MEMORY = select(cast(value_of(_kernel.c.slots, literal("mem")), BigInteger)).where(_IS_NAMED)
+_MAIN = _LOCATION.add_columns(_kernel.c.address, _kernel.c.service_ports, _session.c.spec).where(
+    _kernel.c.id == parameter("session", Uuid())
+)
+
+
 async def read_newest(tx: AsyncSession, session_id: uuid.UUID, hostname: str) -> KernelLocationRecord | None:
     """Returns a kernel with the agent of its newest attempt; None when the session has no such kernel."""
-    rows = await tx.execute(
-        text("""
-            SELECT k.state, k.id AS kernel_id, a.epoch, a.agent_id, g.address AS agent_address, s.reason, k.exit_code
-            FROM kernel k JOIN session s ON s.id = k.session_id
-            LEFT JOIN attempt a ON a.kernel_id = k.id AND a.epoch = k.epoch LEFT JOIN agent g ON g.id = a.agent_id
-            WHERE k.session_id = :session AND k.hostname = :hostname
-        """),
-        {"session": session_id, "hostname": hostname},
-    )
+    rows = await tx.execute(_NEWEST, {"session": session_id, "hostname": hostname})
     found = fetched(rows)
     return kernel_location(found[0]) if found else None
 
 
 async def read_memory(tx: AsyncSession, session_id: uuid.UUID, hostname: str) -> int:
     """Returns the memory of a kernel in bytes; 0 when there is no such kernel."""
-    rows = await tx.execute(
-        text("SELECT (slots->>'mem')::bigint FROM kernel WHERE session_id = :session AND hostname = :hostname"),
-        {"session": session_id, "hostname": hostname},
-    )
+    rows = await tx.execute(_MEMORY, {"session": session_id, "hostname": hostname})
     return rows.scalar() or 0
 
 
 async def read_main(tx: AsyncSession, session_id: uuid.UUID) -> MainKernelRecord:
     """Returns the main kernel of a session that is there."""
-    rows = await tx.execute(
-        text("""
-            SELECT k.state, k.id AS kernel_id, a.epoch, a.agent_id, g.address AS agent_address, k.address, k.service_ports, s.spec,
-                s.reason, k.exit_code
-            FROM kernel k JOIN session s ON s.id = k.session_id
-            LEFT JOIN attempt a ON a.kernel_id = k.id AND a.epoch = k.epoch LEFT JOIN agent g ON g.id = a.agent_id
-            WHERE k.id = :session
-        """),
-        {"session": session_id},
-    )
+    rows = await tx.execute(_MAIN, {"session": session_id})
     (row,) = fetched(rows)
     # An image without digest and id is false, whatever ports it has.
     image = parse_image("", "", row["service_ports"])
@@ -262,27 +357,37 @@ async def read_running(
     """Returns kernels that run and that the caller may read, of one session or of all,
     by session in order of creation.
     """
-    rows = await tx.execute(
-        text(f"""
-            SELECT s.id AS session_id, s.name AS session_name, k.hostname, k.id AS kernel_id, a.epoch, a.agent_id,
-                g.address AS agent_address
-            FROM kernel k JOIN session s ON s.id = k.session_id
-            JOIN attempt a ON a.kernel_id = k.id AND a.epoch = k.epoch JOIN agent g ON g.id = a.agent_id
-            WHERE k.state = 'RUNNING' AND a.end_time IS NULL AND {visibility.condition("s")}
-              AND (CAST(:session AS uuid) IS NULL OR s.id = :session) AND (:hostname = '' OR k.hostname = :hostname)
-            ORDER BY s.create_time, s.id, k.local_rank LIMIT :limit
-        """),  # noqa: S608  # the condition is ours
-        {"session": session_id, "hostname": hostname, "limit": limit, **visibility.parameters()},
+    query = (
+        select(
+            _session.c.id.label("session_id"),
+            _session.c.name.label("session_name"),
+            _kernel.c.hostname,
+            _kernel.c.id.label("kernel_id"),
+            _attempt.c.epoch,
+            _attempt.c.agent_id,
+            _agent.c.address.label("agent_address"),
+        )
+        .join_from(_kernel, _session, _session.c.id == _kernel.c.session_id)
+        .join(_attempt, _IS_NEWEST)
+        .join(_agent, _agent.c.id == _attempt.c.agent_id)
+        .where(_kernel.c.state == word("RUNNING"), _attempt.c.end_time.is_(None), visibility.condition(_session))
+        .order_by(_session.c.create_time, _session.c.id, _kernel.c.local_rank)
+        .limit(limit)
     )
+    if session_id is not None:
+        query = query.where(_session.c.id == session_id)
+    if hostname:
+        query = query.where(_kernel.c.hostname == hostname)
+    rows = await tx.execute(query, visibility.parameters())
     return [RunningKernelRecord(**row) for row in fetched(rows)]
 
 
 async def read_reported(tx: AsyncSession, agent_id: str) -> list[tuple[uuid.UUID, int]]:
     """Returns the live attempts of an agent that it has reported before, as kernel and epoch."""
-    rows = await tx.execute(
-        text("SELECT kernel_id, epoch FROM attempt WHERE agent_id = :agent AND end_time IS NULL AND observed <> ''"),
-        {"agent": agent_id},
+    query = select(_attempt.c.kernel_id, _attempt.c.epoch).where(
+        _attempt.c.agent_id == agent_id, _attempt.c.end_time.is_(None), _attempt.c.observed != word("")
     )
+    rows = await tx.execute(query)
     return [(kernel_id, epoch) for kernel_id, epoch in rows]
 
 
@@ -301,14 +406,25 @@ class ReportedAttempt:
     now: dt.datetime
 
 
+_keys = lists("keys", kernel=Uuid(), number=Integer())
+_REPORTED = Construct(
+    select(
+        _attempt.c.kernel_id,
+        _attempt.c.epoch,
+        _attempt.c.session_id,
+        _attempt.c.agent_id,
+        _attempt.c.end_time.is_(None).label("live"),
+        _attempt.c.create_time,
+        func.now().label("now"),
+    ).join_from(_attempt, _keys, and_(_attempt.c.kernel_id == _keys.c.kernel, _attempt.c.epoch == _keys.c.number))
+)
+
+
 def finding_reported(keys: Collection[tuple[uuid.UUID, int]]) -> Query[list[ReportedAttempt]]:
     """Finds the attempts among `keys` (kernel and epoch)."""
     return Query(
-        """
-            SELECT a.kernel_id, a.epoch, a.session_id, a.agent_id, a.end_time IS NULL AS live, a.create_time, now() AS now FROM attempt a
-            JOIN unnest(CAST(:kernels AS uuid[]), CAST(:epochs AS int[])) AS r(kernel_id, epoch) USING (kernel_id, epoch)
-        """,
-        {"kernels": [kernel for kernel, _ in keys], "epochs": [epoch for _, epoch in keys]},
+        _REPORTED,
+        {"kernel": [kernel for kernel, _ in keys], "number": [epoch for _, epoch in keys]},
         read=lambda rows: [ReportedAttempt(**row) for row in rows],
     )
 
@@ -327,9 +443,6 @@ class AttemptUpdate:
     log_size: int
     observed_end_time: dt.datetime | None
     usage: FinalUsage | None = None
-
-
-_attempt, _claim, _usage = table_of(Attempt), table_of(Claim), table_of(Usage)
 
 
 def _making_written() -> Construct:
@@ -433,13 +546,17 @@ async def find_affected_agents(tx: Transaction, session_ids: Collection[uuid.UUI
     return (await tx.pipeline(query)).of(query)
 
 
+_AFFECTED = Construct(
+    select(_attempt.c.agent_id, _attempt.c.session_id)
+    .where(_attempt.c.session_id == one_of("ids", Uuid()), or_(_attempt.c.end_time.is_(None), _attempt.c.log_pending))
+    .union(select(_site.c.agent_id, _site.c.session_id).where(_site.c.session_id == one_of("ids", Uuid())))
+)
+
+
 def finding_affected_agents(session_ids: Collection[uuid.UUID]) -> Query[dict[str, set[uuid.UUID]]]:
     """Returns `find_affected_agents` as a query among others."""
     return Query(
-        """
-            SELECT agent_id, session_id FROM attempt WHERE session_id = ANY(:ids) AND (end_time IS NULL OR log_pending)
-            UNION SELECT agent_id, session_id FROM network_site WHERE session_id = ANY(:ids)
-        """,
+        _AFFECTED,
         {"ids": list(session_ids)},
         read=_affected_agents,
     )
@@ -452,45 +569,48 @@ def _affected_agents(rows: Iterable[Row]) -> dict[str, set[uuid.UUID]]:
     return found
 
 
+_DROP_SITES = Construct(
+    delete(_site).where(
+        _site.c.network_id == _network.c.id,
+        _site.c.agent_id == parameter("agent", Text()),
+        _site.c.session_id == one_of("ids", Uuid()),
+        ~_LIVE_OF_NETWORK.where(_network.c.session_id.is_not(None)).correlate(_network).exists(),
+    )
+)
+_DROP_NETWORKS = Construct(
+    delete(_network).where(~select(_site.c.agent_id).where(_site.c.network_id == _network.c.id).exists())
+)
+
+
 def dropping_sites(agent_id: str, session_ids: Collection[uuid.UUID]) -> tuple[Statement, Statement]:
     """Records that an agent no longer has the networks of these sessions;
     networks that no agent has or needs any more are deleted.
     """
-    sites = """
-        DELETE FROM network_site site USING network n
-        WHERE site.network_id = n.id AND site.agent_id = :agent AND site.session_id = ANY(:ids)
-          AND NOT EXISTS (SELECT FROM attempt a WHERE n.session_id IS NOT NULL AND a.session_id = n.session_id AND a.end_time IS NULL)
-    """
-    return Statement(sites, {"agent": agent_id, "ids": list(session_ids)}), Statement(_DROP_NETWORKS)
-
-
-_DROP_NETWORKS = "DELETE FROM network n WHERE NOT EXISTS (SELECT FROM network_site site WHERE site.network_id = n.id)"
+    return Statement(_DROP_SITES, {"agent": agent_id, "ids": list(session_ids)}), Statement(_DROP_NETWORKS)
 
 
 async def read_sites(tx: AsyncSession, agent_id: str) -> set[uuid.UUID]:
     """Sessions whose network an agent has, or may have."""
-    rows = await tx.execute(text("SELECT session_id FROM network_site WHERE agent_id = :agent"), {"agent": agent_id})
+    rows = await tx.execute(select(_site.c.session_id).where(_site.c.agent_id == agent_id))
     return set(rows.scalars())
 
 
-def unresponsive(agent: str) -> str:
-    """Returns, as SQL, whether an agent is lost or does not do what it is told."""
-    mark = json.dumps([{"type": AgentConditionType.NOT_FOLLOWING}])
-    return f"({agent}.state = 'LOST' OR {agent}.found_conditions @> '{mark}')"
+def is_unresponsive(agent: FromClause) -> ColumnElement[bool]:
+    """Returns whether an agent is lost or does not do what it is told."""
+    not_following = agent.c.found_conditions.contains([{"type": AgentConditionType.NOT_FOLLOWING}])
+    return or_(agent.c.state == word("LOST"), not_following)
 
 
 async def release_networks(tx: AsyncSession, agent_id: str) -> None:
     """Takes networks that only lost agents still have, or those that follow nothing, from their sessions, so that those
     can be placed again; number and subnet stay taken until the agent confirms, or is removed.
     """
-    await tx.execute(
-        text(f"""
-            UPDATE network SET session_id = NULL
-            WHERE session_id IS NOT NULL
-              AND EXISTS (SELECT FROM network_site site WHERE site.network_id = network.id AND site.agent_id = :agent)
-              AND NOT EXISTS (SELECT FROM attempt a WHERE a.session_id = network.session_id AND a.end_time IS NULL)
-              AND NOT EXISTS (SELECT FROM network_site site JOIN agent g ON g.id = site.agent_id
-                              WHERE site.network_id = network.id AND NOT {unresponsive("g")})
-        """),  # noqa: S608  # our own words
-        {"agent": agent_id},
+    sites = select(_site.c.agent_id).where(_site.c.network_id == _network.c.id)
+    responsive = sites.join_from(_site, _agent, _agent.c.id == _site.c.agent_id).where(not_(is_unresponsive(_agent)))
+    released = update(_network).where(
+        _network.c.session_id.is_not(None),
+        sites.where(_site.c.agent_id == agent_id).exists(),
+        ~_LIVE_OF_NETWORK.exists(),
+        ~responsive.exists(),
     )
+    await tx.execute(released.values(session_id=None))

@@ -5,24 +5,37 @@ which bounds it.
 from __future__ import annotations
 
 import datetime as dt
-import json
 import uuid
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import text
+from sqlalchemy import ColumnElement, Integer, Select, and_, case, cast, func, literal, not_, or_, select, update
+from sqlalchemy.dialects.postgresql import distinct_on
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.domain.reasons import ConditionType
 from retinue.manager.domain.session.events import RETRIED, parse_conditions
-from retinue.manager.store.placement.attempts import unresponsive
+from retinue.manager.store.placement.attempts import is_unresponsive
+from retinue.manager.store.postgres.constructs import EMPTY_LIST, seconds, span, table_of, value_of, word, words
+from retinue.manager.store.tables import (
+    Agent,
+    Attempt,
+    Network,
+    NetworkSite,
+    ResourceGroup,
+    Session,
+    SessionDependency,
+)
 from retinue.rpc.core.reasons import AgentConditionType
 
-# Of the former clock: see `ClockStep`.
-_IS_FORMER = "({0} <= to_timestamp(:former) AND NOT {0} BETWEEN now() - make_interval(secs => :window) AND now())"
-_STEP = "make_interval(secs => :seconds)"
 # Sessions that waited too long are cancelled a second so many at a time: one commit does not hold up others.
 MAX_AT_ONCE = 500
-_NOT_FOLLOWING = json.dumps([{"type": AgentConditionType.NOT_FOLLOWING}])
+
+_agent, _attempt, _group = table_of(Agent), table_of(Attempt), table_of(ResourceGroup)
+_network, _session, _site = table_of(Network), table_of(Session), table_of(NetworkSite)
+_dependency = table_of(SessionDependency)
+_IS_LIVE = _attempt.c.end_time.is_(None)
+_IS_STARTING = _session.c.state.in_(words("SCHEDULED", "PREPARING"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,21 +61,33 @@ class Unanswered:
     agent_id: str
 
 
+_ON_HELD_AGENT = (
+    select(_attempt.c.kernel_id)
+    .join_from(_attempt, _agent, _agent.c.id == _attempt.c.agent_id)
+    .where(
+        _attempt.c.session_id == _session.c.id,
+        _IS_LIVE,
+        _agent.c.state == word("SUSPECT"),
+        _agent.c.found_conditions.contains([{"type": AgentConditionType.LOSS_HELD}]),
+    )
+)
+_LATE_STARTS = (
+    select(_session.c.id)
+    .join_from(_session, _group, _group.c.name == _session.c.resource_group)
+    .where(
+        _IS_STARTING,
+        func.now()
+        > func.greatest(_session.c.schedule_time, _session.c.pull_time) + span(_group.c.start_timeout_seconds),
+        ~_ON_HELD_AGENT.exists(),
+    )
+)
+
+
 async def read_late_starts(tx: AsyncSession) -> list[uuid.UUID]:
     """Placed sessions whose group's start timeout has passed since they were placed,
     or the fetching of an image for them got on. Those on agents whose loss is held are left alone.
     """
-    rows = await tx.execute(
-        text("""
-            SELECT s.id FROM session s JOIN resource_group g ON g.name = s.resource_group
-            WHERE s.state IN ('SCHEDULED', 'PREPARING')
-                AND now() > greatest(s.schedule_time, s.pull_time) + make_interval(secs => g.start_timeout_seconds)
-                AND NOT EXISTS (
-                    SELECT FROM attempt a JOIN agent n ON n.id = a.agent_id
-                    WHERE a.session_id = s.id AND a.end_time IS NULL AND n.state = 'SUSPECT'
-                      AND n.found_conditions @> '[{"type": "LOSS_HELD"}]')
-        """)
-    )
+    rows = await tx.execute(_LATE_STARTS)
     return list(rows.scalars())
 
 
@@ -73,10 +98,9 @@ _BOUNDED = RETRIED | {ConditionType.PATH_BROKEN}
 async def read_failing_starts(tx: AsyncSession, seconds: float) -> list[tuple[uuid.UUID, frozenset[str]]]:
     """Placed sessions that do not run yet, with the agents that have failed at a step for them for so many seconds."""
     rows = await tx.execute(
-        text("""
-            SELECT s.id, s.conditions, now() AS now FROM session s
-            WHERE s.state IN ('SCHEDULED', 'PREPARING') AND s.conditions <> '[]'
-        """)
+        select(_session.c.id, _session.c.conditions, func.now()).where(
+            _IS_STARTING, _session.c.conditions != EMPTY_LIST
+        )
     )
     found = []
     for session_id, stored, now in rows:
@@ -90,17 +114,55 @@ async def read_failing_starts(tx: AsyncSession, seconds: float) -> list[tuple[uu
     return found
 
 
+_UNANSWERED = (
+    select(_attempt.c.session_id, _attempt.c.kernel_id, _attempt.c.epoch, _attempt.c.agent_id)
+    .join_from(_agent, _attempt, _attempt.c.agent_id == _agent.c.id)
+    .where(
+        _agent.c.found_conditions.contains([{"type": AgentConditionType.NOT_FOLLOWING}]),
+        _IS_LIVE,
+        _attempt.c.observed == word(""),
+    )
+    .limit(MAX_AT_ONCE)
+)
+
+
 async def read_unanswered(tx: AsyncSession) -> list[Unanswered]:
     """Live attempts of which agents that do not follow have never said anything, some at once."""
-    rows = await tx.execute(
-        text("""
-            SELECT a.session_id, a.kernel_id, a.epoch, a.agent_id FROM agent g JOIN attempt a ON a.agent_id = g.id
-            WHERE g.found_conditions @> CAST(:condition AS jsonb) AND a.end_time IS NULL AND a.observed = ''
-            LIMIT :most
-        """),
-        {"condition": _NOT_FOLLOWING, "most": MAX_AT_ONCE},
-    )
+    rows = await tx.execute(_UNANSWERED)
     return [Unanswered(*row) for row in rows]
+
+
+def _making_waited_too_long() -> Select[tuple[uuid.UUID]]:
+    timeout = value_of(_group.c.options, literal("pending-timeout-seconds"))
+    # An option is any text.
+    is_number = timeout.regexp_match("^[0-9]{1,9}$")
+    bounded = select(_group.c.name, case((is_number, cast(timeout, Integer))).label("seconds")).subquery("bounded")
+    begin = func.now() - span(bounded.c.seconds)
+    parent = _session.alias("parent")
+    depends = (
+        select(_dependency.c.child_id)
+        .outerjoin_from(_dependency, parent, parent.c.id == _dependency.c.parent_id)
+        .where(_dependency.c.child_id == _session.c.id, or_(not_(_dependency.c.settled), parent.c.end_time > begin))
+    )
+    return (
+        select(_session.c.id)
+        .join_from(
+            bounded,
+            _session,
+            and_(_session.c.resource_group == bounded.c.name, _session.c.state == word("PENDING")),
+        )
+        .where(
+            bounded.c.seconds > 0,
+            not_(_session.c.hold),
+            _session.c.state_time <= begin,
+            func.coalesce(_session.c.earliest_start_time, 0) <= seconds(func.now()) - bounded.c.seconds,
+            ~depends.exists(),
+        )
+        .limit(MAX_AT_ONCE)
+    )
+
+
+_WAITED_TOO_LONG = _making_waited_too_long()
 
 
 async def read_waited_too_long(tx: AsyncSession) -> list[uuid.UUID]:
@@ -108,44 +170,54 @@ async def read_waited_too_long(tx: AsyncSession) -> list[uuid.UUID]:
     wait for a place: not before their start time, nor before what they depend on succeeded,
     nor before they were released from a hold.
     """
-    rows = await tx.execute(
-        text("""
-            SELECT s.id
-            FROM (SELECT name, CASE WHEN options->>'pending-timeout-seconds' ~ '^[0-9]{1,9}$'
-                THEN (options->>'pending-timeout-seconds')::int END AS seconds FROM resource_group) g
-            JOIN session s ON s.resource_group = g.name AND s.state = 'PENDING'
-            WHERE g.seconds > 0 AND NOT s.hold AND s.state_time <= now() - make_interval(secs => g.seconds)
-                AND coalesce(s.earliest_start_time, 0) <= extract(epoch FROM now()) - g.seconds
-                AND NOT EXISTS (
-                    SELECT FROM session_dependency d LEFT JOIN session p ON p.id = d.parent_id
-                    WHERE d.child_id = s.id AND (NOT d.settled OR p.end_time > now() - make_interval(secs => g.seconds))
-                )
-            LIMIT :most
-        """),  # our own words
-        {"most": MAX_AT_ONCE},
-    )
+    rows = await tx.execute(_WAITED_TOO_LONG)
     return list(rows.scalars())
 
 
 async def read_expired(tx: AsyncSession) -> list[uuid.UUID]:
     """Returns running sessions whose time limit has passed."""
-    rows = await tx.execute(text("SELECT id FROM session WHERE expire_time <= now() AND state = 'RUNNING'"))
+    rows = await tx.execute(
+        select(_session.c.id).where(_session.c.expire_time <= func.now(), _session.c.state == word("RUNNING"))
+    )
     return list(rows.scalars())
+
+
+_EVICTED = (
+    select(_session.c.id, _agent.c.id)
+    .ext(distinct_on(_session.c.id))
+    .join_from(_agent, _attempt, and_(_attempt.c.agent_id == _agent.c.id, _IS_LIVE))
+    .join(_session, _session.c.id == _attempt.c.session_id)
+    .where(
+        _agent.c.drained,
+        not_(_agent.c.revoked),
+        _agent.c.drain_deadline_time <= func.now(),
+        _attempt.c.goal != word("STOPPED"),
+        _session.c.state.in_(words("SCHEDULED", "PREPARING", "RUNNING")),
+    )
+    .limit(MAX_AT_ONCE)
+)
 
 
 async def read_evicted(tx: AsyncSession) -> list[tuple[uuid.UUID, str]]:
     """Returns some of the placed sessions, and the agent, that run on a drained agent whose deadline has passed."""
-    rows = await tx.execute(
-        text("""
-            SELECT DISTINCT ON (s.id) s.id, g.id FROM agent g JOIN attempt a ON a.agent_id = g.id AND a.end_time IS NULL
-            JOIN session s ON s.id = a.session_id
-            WHERE g.drained AND NOT g.revoked AND g.drain_deadline_time <= now() AND a.goal <> 'STOPPED'
-                AND s.state IN ('SCHEDULED', 'PREPARING', 'RUNNING')
-            LIMIT :most
-        """),
-        {"most": MAX_AT_ONCE},
-    )
+    rows = await tx.execute(_EVICTED)
     return [(session_id, agent_id) for session_id, agent_id in rows]
+
+
+_STRANDED = (
+    select(_attempt.c.session_id, _attempt.c.kernel_id, _attempt.c.epoch, _attempt.c.agent_id, _agent.c.revoked)
+    .join_from(_agent, _attempt, and_(_attempt.c.agent_id == _agent.c.id, _IS_LIVE))
+    .join(_session, _session.c.id == _attempt.c.session_id)
+    .where(
+        _agent.c.state == word("LOST"),
+        or_(
+            _agent.c.revoked,
+            _attempt.c.goal == word("STOPPED"),
+            _session.c.state != word("RUNNING"),
+            _session.c.max_attempts > _session.c.retries + 1,
+        ),
+    )
+)
 
 
 async def read_stranded(tx: AsyncSession) -> list[Stranded]:
@@ -153,48 +225,55 @@ async def read_stranded(tx: AsyncSession) -> list[Stranded]:
 
     All but those of running sessions that cannot be run again, on agents that may return: these are kept for that.
     """
-    rows = await tx.execute(
-        text("""
-            SELECT a.session_id, a.kernel_id, a.epoch, a.agent_id, g.revoked
-            FROM agent g JOIN attempt a ON a.agent_id = g.id AND a.end_time IS NULL JOIN session s ON s.id = a.session_id
-            WHERE g.state = 'LOST' AND (g.revoked OR a.goal = 'STOPPED' OR s.state <> 'RUNNING'
-                OR s.max_attempts > s.retries + 1)
-        """)  # our own words
-    )
+    rows = await tx.execute(_STRANDED)
     return [Stranded(*row) for row in rows]
+
+
+def _making_leftovers() -> Select[tuple[str, bool]]:
+    awaited = select(_attempt.c.kernel_id).where(_attempt.c.agent_id == _agent.c.id, _attempt.c.log_pending)
+    running = select(_attempt.c.kernel_id).where(_attempt.c.session_id == _network.c.session_id, _IS_LIVE)
+    other, its_agent = _site.alias("other"), _agent.alias("its_agent")
+    responsive = (
+        select(other.c.agent_id)
+        .join_from(other, its_agent, its_agent.c.id == other.c.agent_id)
+        .where(other.c.network_id == _network.c.id, not_(is_unresponsive(its_agent)))
+    )
+    network = (
+        select(_site.c.agent_id)
+        .join_from(_site, _network, _network.c.id == _site.c.network_id)
+        .where(
+            _site.c.agent_id == _agent.c.id,
+            _network.c.session_id.is_not(None),
+            ~running.exists(),
+            ~responsive.exists(),
+        )
+    )
+    lost = _agent.c.state == word("LOST")
+    return select(_agent.c.id, lost).where(
+        is_unresponsive(_agent), or_(and_(lost, awaited.exists()), network.correlate(_agent).exists())
+    )
+
+
+_LEFTOVERS = _making_leftovers()
 
 
 async def read_agents_with_leftovers(tx: AsyncSession) -> list[tuple[str, bool]]:
     """Returns lost agents that output is awaited of, and agents that are lost or follow nothing and whose networks keep
     a session from being placed again; and whether each is lost.
     """
-    rows = await tx.execute(
-        text(f"""
-            SELECT g.id, g.state = 'LOST' FROM agent g WHERE {unresponsive("g")} AND (
-                (g.state = 'LOST' AND EXISTS (SELECT FROM attempt a WHERE a.agent_id = g.id AND a.log_pending))
-                OR EXISTS (
-                    SELECT FROM network_site site JOIN network n ON n.id = site.network_id
-                    WHERE site.agent_id = g.id AND n.session_id IS NOT NULL
-                      AND NOT EXISTS (SELECT FROM attempt a WHERE a.session_id = n.session_id AND a.end_time IS NULL)
-                      AND NOT EXISTS (SELECT FROM network_site other JOIN agent o ON o.id = other.agent_id
-                                      WHERE other.network_id = n.id AND NOT {unresponsive("o")})
-                )
-            )
-        """)  # noqa: S608  # our own words
-    )
+    rows = await tx.execute(_LEFTOVERS)
     return [(agent_id, lost) for agent_id, lost in rows]
 
 
 async def give_up_output(tx: AsyncSession, agent_id: str) -> None:
     """Output of ended attempts on a lost agent is waited for no longer."""
-    await tx.execute(
-        text("UPDATE attempt SET log_pending = FALSE WHERE agent_id = :agent AND log_pending"), {"agent": agent_id}
-    )
+    pending = update(_attempt).where(_attempt.c.agent_id == agent_id, _attempt.c.log_pending)
+    await tx.execute(pending.values(log_pending=False))
 
 
 async def read_clock(tx: AsyncSession) -> float:
     """Returns when the transaction began, in seconds since 1970; bounds that are read in it count from that."""
-    return float((await tx.execute(text("SELECT extract(epoch FROM now())::float8"))).scalar_one())
+    return float((await tx.execute(select(seconds(func.now())))).scalar_one())
 
 
 async def shift_times(tx: AsyncSession, *, seconds: float, window: float, former: float) -> int:
@@ -203,33 +282,41 @@ async def shift_times(tx: AsyncSession, *, seconds: float, window: float, former
 
     A session that began to run by the former clock ends by the present one.
     """
-    params = {"seconds": seconds, "window": window, "former": former}
-    moved = ", ".join(
-        f"{column} = CASE WHEN {_IS_FORMER.format(column)} THEN {column} + {_STEP} ELSE {column} END"
-        for column in ("schedule_time", "pull_time", "start_time", "state_time")
-    )
+    step = dt.timedelta(seconds=seconds)
+    begin, before = func.now() - dt.timedelta(seconds=window), func.to_timestamp(former)
+
+    def is_former(time: ColumnElement[Any]) -> ColumnElement[bool]:
+        # See `ClockStep`.
+        return and_(time <= before, not_(time.between(begin, func.now())))
+
+    def moved(time: ColumnElement[Any], by: ColumnElement[Any]) -> ColumnElement[Any]:
+        return case((is_former(by), time + step), else_=time)
+
+    columns = _session.c
+    of_state = (columns.schedule_time, columns.pull_time, columns.start_time, columns.state_time)
     # These are ahead: they are as old as the state that they were set with.
-    ahead = ", ".join(
-        f"{column} = CASE WHEN {_IS_FORMER.format('state_time')} THEN {column} + {_STEP} ELSE {column} END"
-        for column in ("expire_time", "next_try_time")
-    )
+    ahead = (columns.expire_time, columns.next_try_time)
     found = await tx.execute(
-        text(f"UPDATE session SET {moved}, {ahead} WHERE state NOT IN ('TERMINATED', 'CANCELLED') RETURNING 1"),  # noqa: S608  # our own words
-        params,
+        update(_session)
+        .where(columns.state.not_in(words("TERMINATED", "CANCELLED")))
+        .values(
+            {
+                **{time: moved(time, time) for time in of_state},
+                **{time: moved(time, columns.state_time) for time in ahead},
+            }
+        )
+        .returning(literal(1))
     )
     # What waits for another session waits from its end on.
+    child = _session.alias("child")
+    awaited = select(_dependency.c.parent_id).join_from(
+        _dependency, child, and_(child.c.id == _dependency.c.child_id, child.c.state == word("PENDING"))
+    )
     await tx.execute(
-        text(f"""
-            UPDATE session SET end_time = end_time + {_STEP}
-            WHERE {_IS_FORMER.format("end_time")} AND id IN (
-                SELECT d.parent_id FROM session_dependency d JOIN session c ON c.id = d.child_id AND c.state = 'PENDING'
-            )
-        """),  # noqa: S608  # our own words
-        params,
+        update(_session)
+        .where(is_former(columns.end_time), columns.id.in_(awaited))
+        .values(end_time=columns.end_time + step)
     )
     # A deadline is as far ahead of the present clock as it was of the former one.
-    await tx.execute(
-        text("UPDATE agent SET drain_deadline_time = drain_deadline_time + make_interval(secs => :seconds)"),
-        {"seconds": seconds},
-    )
+    await tx.execute(update(_agent).values(drain_deadline_time=_agent.c.drain_deadline_time + step))
     return len(found.all())

@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from sqlalchemy import BigInteger, Text, and_, cast, false, func, select, text
+from sqlalchemy import BigInteger, Text, and_, cast, delete, false, func, select, text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.domain.scheduling.records import AgentRecord, AgentState, GroupRecord, PendingSession, QuotaRecord
@@ -27,10 +27,29 @@ from retinue.manager.domain.session.quota_subjects import Account
 from retinue.manager.domain.session.spec_codec import VERSION
 from retinue.manager.domain.session.spec_columns import PlacementColumns
 from retinue.manager.store.leadership import leadership
-from retinue.manager.store.postgres.constructs import Construct, columns_of, lists, one_of, table_of, word
+from retinue.manager.store.postgres.constructs import (
+    Construct,
+    columns_of,
+    lists,
+    one_of,
+    seconds,
+    table_of,
+    word,
+    words,
+)
 from retinue.manager.store.postgres.database import Database, Query, Statement, Transaction, fetch
 from retinue.manager.store.postgres.recordset import Row
-from retinue.manager.store.tables import Agent, Attempt, Claim, Kernel, Network, Quota, ResourceGroup, Session
+from retinue.manager.store.tables import (
+    Agent,
+    Attempt,
+    Claim,
+    Kernel,
+    Network,
+    Quota,
+    ResourceGroup,
+    Session,
+    scheduling_change,
+)
 
 # Sessions read at once: what is read takes more memory for a moment than what is kept of it.
 PAGE = 1000
@@ -116,13 +135,13 @@ async def consistent_snapshot(database: Database, term: int) -> AsyncIterator[As
         await leadership.check(barrier, term, alone=True)
         async with database.transaction() as tx:
             await tx.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
-            await tx.execute(text("DELETE FROM scheduling_change"))
+            await tx.execute(delete(scheduling_change))
             yield tx
 
 
 async def read_now(tx: AsyncSession) -> float:
     """Returns the time in seconds since 1970, by the database's clock."""
-    now: float = (await tx.execute(text("SELECT extract(epoch FROM clock_timestamp())::float8"))).scalar_one()
+    now: float = (await tx.execute(select(seconds(func.clock_timestamp())))).scalar_one()
     return now
 
 
@@ -225,7 +244,7 @@ _PLACED_BY = (_session.c.resource_group, _session.c.owner, _session.c.project, _
 _PLACED = (
     select(*_PLACED_BY, func.count())
     # In two, as the index of those that are not over has it.
-    .where(_session.c.state.not_in([word("TERMINATED"), word("CANCELLED")]), _session.c.state != word("PENDING"))
+    .where(_session.c.state.not_in(words("TERMINATED", "CANCELLED")), _session.c.state != word("PENDING"))
     .group_by(*_PLACED_BY)
 )
 
@@ -293,21 +312,32 @@ def _waiting(ids: Collection[uuid.UUID]) -> Query[list[PendingSession]]:
     )
 
 
+_wanted = lists("wanted", project=Text(), endpoint=Text())
+_BY_AGENT = (_session.c.project, _session.c.endpoint, _attempt.c.agent_id)
+_REPLICAS = (
+    select(*_BY_AGENT, func.count())
+    .join_from(
+        _wanted,
+        _session,
+        and_(
+            _session.c.project == _wanted.c.project,
+            _session.c.endpoint == _wanted.c.endpoint,
+            # As the index of those has it.
+            _session.c.endpoint != word(""),
+            _session.c.state.not_in(words("TERMINATED", "CANCELLED")),
+        ),
+    )
+    .join(_attempt, and_(_attempt.c.session_id == _session.c.id, _attempt.c.end_time.is_(None)))
+    .group_by(*_BY_AGENT)
+)
+
+
 async def read_replicas(
     tx: AsyncSession, endpoints: Collection[tuple[str, str]]
 ) -> dict[tuple[str, str], dict[str, int]]:
     """Returns for endpoints (project, name) how many of their live kernels are on each agent."""
-    rows = await tx.execute(
-        text("""
-            SELECT s.project, s.endpoint, a.agent_id, count(*)
-            FROM unnest(CAST(:projects AS text[]), CAST(:endpoints AS text[])) AS wanted(project, endpoint)
-            JOIN session s ON s.project = wanted.project AND s.endpoint = wanted.endpoint AND s.endpoint <> ''
-                AND s.state NOT IN ('TERMINATED', 'CANCELLED')
-            JOIN attempt a ON a.session_id = s.id AND a.end_time IS NULL
-            GROUP BY s.project, s.endpoint, a.agent_id
-        """),
-        {"projects": [project for project, _ in endpoints], "endpoints": [name for _, name in endpoints]},
-    )
+    given = {"project": [project for project, _ in endpoints], "endpoint": [name for _, name in endpoints]}
+    rows = await tx.execute(_REPLICAS, given)
     replicas: dict[tuple[str, str], dict[str, int]] = {}
     for project, endpoint, agent, kernels in rows:
         replicas.setdefault((project, endpoint), {})[agent] = kernels

@@ -7,12 +7,13 @@ from __future__ import annotations
 import datetime as dt
 import uuid
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
-from sqlalchemy import Integer, Uuid, and_, delete, func, select, text, tuple_, update
+from sqlalchemy import Integer, Text, Uuid, and_, delete, func, literal, not_, select, true, tuple_, update
+from sqlalchemy.dialects.postgresql import insert
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from retinue.manager.store.postgres.constructs import lists, table_of, words
+from retinue.manager.store.postgres.constructs import lists, table_of, word, words
 from retinue.manager.store.postgres.recordset import fetched
 from retinue.manager.store.tables import Agent, Attempt, Cluster, Orphan, Session
 
@@ -53,36 +54,27 @@ async def replace(tx: AsyncSession, agent_id: str, found: Sequence[Found]) -> se
     """Records all that an agent runs unknown to this database; what was recorded before and is not among it is gone.
     The agent has now said what it runs in this incarnation. Returns those that it is to end.
     """
-    params = {
-        "agent": agent_id,
-        "kernels": [item.kernel_id for item in found],
-        "epochs": [item.epoch for item in found],
-        "sessions": [item.session_id for item in found],
-        "states": [item.state for item in found],
-    }
-    await tx.execute(
-        text("""
-            DELETE FROM orphan WHERE agent_id = :agent AND (kernel_id, epoch) NOT IN (
-                SELECT * FROM unnest(CAST(:kernels AS uuid[]), CAST(:epochs AS int[]))
-            )
-        """),
-        params,
-    )
+    given = _parameters([(item.kernel_id, item.epoch) for item in found])
+    gone = delete(_orphan).where(_orphan.c.agent_id == agent_id, not_(_IS_ASKED))
+    await tx.execute(gone, given)
     if found:
-        await tx.execute(
-            text("""
-                INSERT INTO orphan (agent_id, kernel_id, epoch, session_id, state)
-                SELECT :agent, * FROM unnest(CAST(:kernels AS uuid[]), CAST(:epochs AS int[]), CAST(:sessions AS uuid[]), CAST(:states AS text[]))
-                ON CONFLICT (agent_id, kernel_id, epoch) DO UPDATE SET state = excluded.state
-            """),
-            params,
+        rows = lists("found", kernel=Uuid(), number=Integer(), session=Uuid(), seen=Text())
+        made = insert(_orphan).from_select(
+            ["agent_id", "kernel_id", "epoch", "session_id", "state"],
+            select(literal(agent_id, Text()), *rows.c),
+            include_defaults=False,
         )
+        put = made.on_conflict_do_update(
+            index_elements=["agent_id", "kernel_id", "epoch"], set_={"state": made.excluded.state}
+        )
+        sessions, states = [item.session_id for item in found], [item.state for item in found]
+        await tx.execute(put, {**given, "session": sessions, "seen": states})
     incarnation = select(_cluster.c.incarnation).scalar_subquery()
     await tx.execute(update(_agent).where(_agent.c.id == agent_id).values(incarnation=incarnation))
-    rows = await tx.execute(
+    ending = await tx.execute(
         select(_orphan.c.kernel_id, _orphan.c.epoch).where(_orphan.c.agent_id == agent_id, _orphan.c.end_requested)
     )
-    return {(kernel, epoch) for kernel, epoch in rows}
+    return {(kernel, epoch) for kernel, epoch in ending}
 
 
 async def forget(tx: AsyncSession, agent_id: str, keys: Collection[AttemptKey]) -> None:
@@ -126,13 +118,17 @@ async def read_ending(tx: AsyncSession, agent_id: str | None = None) -> list[tup
 
 async def read_unreported(tx: AsyncSession) -> list[str]:
     """Agents that have not said yet what they run in this incarnation, and are not known to be gone."""
-    rows = await tx.execute(
-        text("""
-            SELECT agent.id FROM agent CROSS JOIN cluster
-            WHERE cluster.restore_time IS NOT NULL AND NOT agent.revoked AND agent.address <> ''
-              AND agent.incarnation IS DISTINCT FROM cluster.incarnation ORDER BY agent.id
-        """)
+    query = (
+        select(_agent.c.id)
+        .join_from(_agent, _cluster, true())
+        .where(
+            _cluster.c.restore_time.is_not(None),
+            not_(_agent.c.revoked),
+            _agent.c.address != word(""),
+            _agent.c.incarnation.is_distinct_from(_cluster.c.incarnation),
+        )
     )
+    rows = await tx.execute(query.order_by(_agent.c.id))
     return list(rows.scalars())
 
 
@@ -157,22 +153,15 @@ async def list_page(
     tx: AsyncSession, agent_id: str, after: tuple[str, uuid.UUID, int] | None, limit: int
 ) -> list[OrphanRecord]:
     """Returns orphans, of one agent unless `agent_id` is empty, by agent, kernel and epoch."""
-    rows = await tx.execute(
-        text("""
-            SELECT o.agent_id, o.kernel_id, o.epoch, o.session_id, o.state, o.end_requested, o.create_time, s.name AS session_name,
-                s.owner
-            FROM orphan o LEFT JOIN session s ON s.id = o.session_id
-            WHERE (:agent = '' OR o.agent_id = :agent)
-              AND (:first OR (o.agent_id, o.kernel_id, o.epoch) > (:after_agent, CAST(:after_kernel AS uuid), CAST(:after_epoch AS int)))
-            ORDER BY o.agent_id, o.kernel_id, o.epoch LIMIT :limit
-        """),
-        {
-            "agent": agent_id,
-            "first": after is None,
-            "after_agent": after[0] if after else "",
-            "after_kernel": after[1] if after else None,
-            "after_epoch": after[2] if after else 0,
-            "limit": limit,
-        },
+    own = [_orphan.c[field.name] for field in fields(OrphanRecord) if field.name in _orphan.c]
+    key = (_orphan.c.agent_id, _orphan.c.kernel_id, _orphan.c.epoch)
+    query = select(*own, _session.c.name.label("session_name"), _session.c.owner).outerjoin_from(
+        _orphan, _session, _session.c.id == _orphan.c.session_id
     )
+    if agent_id:
+        query = query.where(_orphan.c.agent_id == agent_id)
+    if after is not None:
+        last = (literal(value, item.type) for value, item in zip(after, key, strict=True))
+        query = query.where(tuple_(*key) > tuple_(*last))
+    rows = await tx.execute(query.order_by(*key).limit(limit))
     return [OrphanRecord(**row) for row in fetched(rows)]

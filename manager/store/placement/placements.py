@@ -13,6 +13,7 @@ from itertools import accumulate
 
 from sqlalchemy import (
     BigInteger,
+    Float,
     Integer,
     Text,
     Uuid,
@@ -42,11 +43,14 @@ from retinue.manager.store.placement import shares
 from retinue.manager.store.placement.changes import UNMARKED
 from retinue.manager.store.placement.shares import Difference
 from retinue.manager.store.postgres.constructs import (
+    EMPTY_OBJECT,
     Construct,
     columns_of,
     entries,
     lists,
+    objects,
     one_of,
+    seconds,
     table_of,
     value_of,
     word,
@@ -183,16 +187,25 @@ def _locking_quotas(subjects: Collection[tuple[str, str]]) -> Query[list[QuotaRe
     )
 
 
+def _making_not_waiting() -> Construct:
+    locked = (
+        select(_session.c.id)
+        .where(_session.c.id == one_of("ids", Uuid()), _session.c.state == word("PENDING"), not_(_session.c.hold))
+        .order_by(_session.c.id)
+        .with_for_update()
+        .cte("locked")
+    )
+    named = lists("named", ids=Uuid())
+    is_locked = select(locked.c.id).where(locked.c.id == named.c.ids)
+    return Construct(select(named.c.ids.label("id")).where(~is_locked.exists()))
+
+
+_NOT_WAITING = _making_not_waiting()
+
+
 def _locking_waiting(ids: Collection[uuid.UUID]) -> Query[set[uuid.UUID]]:
     """Locks those of the sessions that wait, and are not held; finds the others."""
-    return Query(
-        """
-            WITH locked AS (SELECT id FROM session WHERE id = ANY(:ids) AND state = 'PENDING' AND NOT hold ORDER BY id FOR UPDATE)
-            SELECT r.id FROM unnest(CAST(:ids AS uuid[])) AS r(id) WHERE NOT EXISTS (SELECT FROM locked WHERE locked.id = r.id)
-        """,  # our own words
-        {"ids": list(ids)},
-        read=lambda rows: {row["id"] for row in rows},
-    )
+    return Query(_NOT_WAITING, {"ids": list(ids)}, read=lambda rows: {row["id"] for row in rows})
 
 
 _LOCKED_AGENTS = Construct(
@@ -369,7 +382,6 @@ def _making_networks(networks: Sequence[Network]) -> Statement:
 
 
 _placed = lists("placed", id=Uuid(), network=Text(), tries=Integer())
-_EMPTY = cast(literal_column("'{}'"), JSONB)
 _MOVED = Construct(
     update(_session)
     .where(_session.c.id == _placed.c.id)
@@ -380,9 +392,9 @@ _MOVED = Construct(
         evaluate_time=func.now(),
         reason=word(""),
         message=word(""),
-        explanation=_EMPTY,
+        explanation=EMPTY_OBJECT,
         network=_placed.c.network,
-        nomination=_EMPTY,
+        nomination=EMPTY_OBJECT,
         tries=_placed.c.tries,
         force=false(),
         version=_session.c.version + literal_column("1"),
@@ -482,20 +494,23 @@ async def read_running(
     ]
 
 
+_nominations = objects("r", "rows", id=Uuid(), agents=JSONB(), seconds=Float())
+_until = seconds(func.now()) + _nominations.c.seconds
+_NOMINATED = (
+    update(_session)
+    .where(_session.c.id == _nominations.c.id, _session.c.state == word("PENDING"), not_(_session.c.hold))
+    .values(
+        nomination=func.jsonb_build_object(
+            literal_column("'agents'"), _nominations.c.agents, literal_column("'until'"), _until
+        )
+    )
+)
+
+
 async def nominate(tx: AsyncSession, nominations: Iterable[Nomination]) -> None:
     """Holds capacity for sessions that still wait."""
-    await tx.execute(
-        text("""
-            UPDATE session SET nomination = jsonb_build_object('agents', r.agents, 'until', extract(epoch FROM now()) + r.seconds)
-            FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(id uuid, agents jsonb, seconds float8)
-            WHERE session.id = r.id AND session.state = 'PENDING' AND NOT session.hold
-        """),  # our own words
-        {
-            "rows": recordset(
-                {"id": each.session_id, "agents": each.agents, "seconds": each.seconds} for each in nominations
-            )
-        },
-    )
+    rows = ({"id": each.session_id, "agents": each.agents, "seconds": each.seconds} for each in nominations)
+    await tx.execute(_NOMINATED, {"rows": recordset(rows)})
 
 
 def writing_reasons(

@@ -12,13 +12,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from sqlalchemy import BigInteger, Text, and_, cast, literal_column, true
-from sqlalchemy.dialects.postgresql import JSONB, insert
+from sqlalchemy import BigInteger, Text, and_, cast, true
+from sqlalchemy.dialects.postgresql import insert
 from sqlmodel import col, delete, func, not_, select
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.domain.scheduling.policy import NOT_IN_SHARES
-from retinue.manager.store.postgres.constructs import Construct, entries, lists, objects, one_of, table_of
+from retinue.manager.store.postgres.constructs import EMPTY_OBJECT, Construct, entries, lists, objects, one_of, table_of
 from retinue.manager.store.postgres.database import Query, Statement, fetch, run
 from retinue.manager.store.postgres.recordset import Row, recordset
 from retinue.manager.store.tables import Agent, DrfShare, ResourceGroup
@@ -59,13 +59,12 @@ def _making_written() -> Construct:
     columns = table.columns
     rows = objects("given", "rows", **{column.name: column.type for column in columns})
     given = select(*(rows.c[column.name] for column in columns)).cte("given").prefix_with("MATERIALIZED")
-    nothing = cast(literal_column("'{}'"), JSONB)
     gone = delete(table).where(
         table.c.resource_group == given.c.resource_group,
         table.c.owner == given.c.owner,
-        given.c.held == nothing,
+        given.c.held == EMPTY_OBJECT,
     )
-    kept = select(*given.c).where(given.c.held != nothing)
+    kept = select(*given.c).where(given.c.held != EMPTY_OBJECT)
     written = insert(table).from_select(list(columns), kept, include_defaults=False).add_cte(gone.cte("gone"))
     return Construct(
         written.on_conflict_do_update(

@@ -5,8 +5,13 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 
-from sqlalchemy import text
+from sqlalchemy import select, text, update
 from sqlmodel.ext.asyncio.session import AsyncSession
+
+from retinue.manager.store.postgres.constructs import table_of
+from retinue.manager.store.tables import Cluster as ClusterRow
+
+_cluster = table_of(ClusterRow)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,28 +30,23 @@ class Cluster:
 
 async def read(tx: AsyncSession, *, lock: bool = False) -> Cluster:
     """The database's row; with `lock`, held until the commit."""
-    locking = "FOR UPDATE" if lock else ""
-    columns = "cluster_id, incarnation, ca_fingerprint, ca_sealed, ca_certificates"
-    rows = await tx.execute(text(f"SELECT {columns} FROM cluster WHERE id = 1 {locking}"))  # noqa: S608
-    row = rows.one()
+    columns = (_cluster.c.cluster_id, _cluster.c.incarnation, _cluster.c.ca_fingerprint, _cluster.c.ca_sealed)
+    query = select(*columns, _cluster.c.ca_certificates).where(_cluster.c.id == 1)
+    row = (await tx.execute(query.with_for_update() if lock else query)).one()
     return Cluster(row[0], row[1], row[2], bytes(row[3] or b""), row[4])
 
 
 async def was_restored(tx: AsyncSession) -> bool:
     """Returns whether the rows were ever those of an earlier time."""
-    rows = await tx.execute(text("SELECT restore_time IS NOT NULL FROM cluster WHERE id = 1"))
+    rows = await tx.execute(select(_cluster.c.restore_time.is_not(None)).where(_cluster.c.id == 1))
     return bool(rows.scalar_one())
 
 
 async def write_authority(tx: AsyncSession, fingerprint: str, certificates: bytes, sealed: bytes = b"") -> None:
     """Records the certificate authority of the cluster, and the authority itself if `sealed` is not empty."""
-    await tx.execute(
-        text("""
-            UPDATE cluster SET ca_fingerprint = :fingerprint, ca_certificates = :certificates,
-                ca_sealed = coalesce(:sealed, ca_sealed) WHERE id = 1
-        """),
-        {"fingerprint": fingerprint, "certificates": certificates.decode(), "sealed": sealed or None},
-    )
+    authority = {"ca_sealed": sealed} if sealed else {}
+    written = {"ca_fingerprint": fingerprint, "ca_certificates": certificates.decode(), **authority}
+    await tx.execute(update(_cluster).where(_cluster.c.id == 1).values(**written))
 
 
 # Begins another history, of rows that are those of an earlier time. Attempts that are made from here on have ids that

@@ -6,18 +6,21 @@ pipeline costs no more than one that was written as text.
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from sqlalchemy import (
     ARRAY,
+    BindParameter,
     Column,
     ColumnElement,
     Executable,
     Float,
+    Interval,
     Select,
     SQLColumnExpression,
     Table,
@@ -26,6 +29,7 @@ from sqlalchemy import (
     column,
     extract,
     func,
+    literal,
     literal_column,
     select,
     text,
@@ -39,16 +43,23 @@ from sqlalchemy.types import TypeEngine
 from sqlmodel import SQLModel
 
 from retinue.manager.store.postgres.exchange import Command
+from retinue.manager.store.postgres.recordset import json_text
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
     from sqlalchemy.sql import ClauseElement
     from sqlalchemy.sql.compiler import SQLCompiler
 
+_Value = TypeVar("_Value")
+
 _DIALECT = PGDialectAsync_psycopg()  # type: ignore[no-untyped-call]
 _WORD = re.compile(r"[A-Z_]*")
 # As the dialect writes parameters, and a sign of percent.
 _PARAMETER = re.compile(r"%(?:\((\w+)\)s|%)")
+
+# As parts of the text.
+EMPTY_OBJECT: ColumnElement[Any] = sql_cast(literal_column("'{}'"), JSONB)
+EMPTY_LIST: ColumnElement[Any] = sql_cast(literal_column("'[]'"), JSONB)
 
 
 class Construct:
@@ -122,6 +133,26 @@ def words(*values: str) -> list[ColumnElement[str]]:
 def seconds(of: SQLColumnExpression[Any]) -> ColumnElement[float]:
     """A moment in seconds since 1970, or a span in seconds."""
     return sql_cast(extract("epoch", of), Float)
+
+
+def span(of: SQLColumnExpression[Any]) -> ColumnElement[dt.timedelta]:
+    """So many seconds as an interval."""
+    return of * literal_column("interval '1 second'", Interval())
+
+
+def parameter(name: str, type_: TypeEngine[_Value]) -> BindParameter[_Value]:
+    """A parameter of a statement that is a constant of its module."""
+    return bindparam(name, type_=type_, required=True)
+
+
+def json_parameter(name: str) -> ColumnElement[Any]:
+    """A parameter that is JSON, as `json_text` writes it."""
+    return sql_cast(parameter(name, Text()), JSONB)
+
+
+def json_of(value: object) -> ColumnElement[Any]:
+    """A value as JSON."""
+    return sql_cast(literal(json_text(value), Text()), JSONB)
 
 
 def locking(name: str) -> Select[*tuple[Any, ...]]:

@@ -22,7 +22,12 @@ def recordset(rows: Iterable[object]) -> str:
     """Returns the text for a parameter used as `jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(column type, …)`. Rows
     are mappings, whose keys may be words of an enumeration, or dataclasses.
     """
-    return orjson.dumps(list(rows), _plain, orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY).decode()
+    return json_text(list(rows))
+
+
+def json_text(value: object) -> str:
+    """Returns a value as JSON for one column, in the way of `recordset`."""
+    return orjson.dumps(value, _plain, orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY).decode()
 
 
 def fetched(result: Result[Any]) -> list[Row]:

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from sqlalchemy import text
+from sqlalchemy import Uuid, func, select
 
 from retinue.manager.domain.reasons import ConditionType
 from retinue.manager.domain.session.events import Condition, ReasonChanged, parse_conditions
 from retinue.manager.store.journal import journal
+from retinue.manager.store.postgres.constructs import one_of, table_of, word, words
 from retinue.manager.store.postgres.database import Transaction
 from retinue.manager.store.postgres.recordset import Row, fetched
 from retinue.manager.store.sessions import sessions
+from retinue.manager.store.tables import Agent, Attempt, Session
 
 AGENT_LOST = ConditionType.AGENT_LOST
 AGENT_NOT_REACHED = ConditionType.AGENT_NOT_REACHED
 OUTPUT_LOST = ConditionType.OUTPUT_LOST
+
+_agent, _attempt, _session = table_of(Agent), table_of(Attempt), table_of(Session)
+_CONDITIONS = select(
+    _session.c.id,
+    _session.c.owner,
+    _session.c.project,
+    _session.c.reason,
+    _session.c.message,
+    _session.c.conditions,
+    func.now().label("now"),
+).order_by(_session.c.id)
 
 
 async def set_agent_lost(tx: Transaction, agent_id: str, *, lost: bool) -> None:
@@ -61,18 +73,18 @@ async def _set_of_agent(tx: Transaction, agent_id: str, kind: str, what: Callabl
     """Puts a condition that says `what` on the live sessions with a live attempt on an agent, in place of the one of
     that kind; None takes it off them.
     """
-    rows = await tx.execute(
-        text("""
-            SELECT s.id, s.owner, s.project, s.reason, s.message, s.conditions, now() AS now,
-                EXISTS (SELECT FROM agent g WHERE g.id = :agent AND g.revoked) AS revoked
-            FROM session s
-            WHERE s.state NOT IN ('PENDING', 'TERMINATED', 'CANCELLED')
-              AND EXISTS (SELECT FROM attempt a WHERE a.session_id = s.id AND a.agent_id = :agent AND a.end_time IS NULL)
-              AND (:put OR s.conditions @> CAST(:mark AS jsonb))
-            ORDER BY s.id FOR UPDATE OF s
-        """),
-        {"agent": agent_id, "put": what is not None, "mark": json.dumps([{"agent": agent_id, "type": kind}])},
+    is_revoked = select(_agent.c.id).where(_agent.c.id == agent_id, _agent.c.revoked).exists()
+    is_there = select(_attempt.c.kernel_id).where(
+        _attempt.c.session_id == _session.c.id, _attempt.c.agent_id == agent_id, _attempt.c.end_time.is_(None)
     )
+    query = _CONDITIONS.add_columns(is_revoked.label("revoked")).where(
+        _session.c.state.not_in(words("TERMINATED", "CANCELLED")),
+        _session.c.state != word("PENDING"),
+        is_there.exists(),
+    )
+    if what is None:
+        query = query.where(_session.c.conditions.contains([{"agent": agent_id, "type": kind}]))
+    rows = await tx.execute(query.with_for_update(of=_session))
     changed = []
     for row in fetched(rows):
         new = [] if what is None else [Condition(kind, what(row), row["now"], agent_id)]
@@ -83,13 +95,8 @@ async def _set_of_agent(tx: Transaction, agent_id: str, kind: str, what: Callabl
 
 async def set_texts(tx: Transaction, texts: Mapping[uuid.UUID, Mapping[str, str]]) -> None:
     """Puts conditions on running sessions by type and text, or with an empty text takes them off."""
-    rows = await tx.execute(
-        text("""
-            SELECT s.id, s.owner, s.project, s.reason, s.message, s.conditions, now() AS now FROM session s
-            WHERE s.id = ANY(:ids) AND s.state = 'RUNNING' ORDER BY s.id FOR UPDATE
-        """),
-        {"ids": list(texts)},
-    )
+    query = _CONDITIONS.where(_session.c.id == one_of("ids", Uuid()), _session.c.state == word("RUNNING"))
+    rows = await tx.execute(query.with_for_update(), {"ids": list(texts)})
     changed = []
     for row in fetched(rows):
         wanted = texts[row["id"]]

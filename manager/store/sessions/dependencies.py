@@ -8,14 +8,26 @@ import uuid
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import text
+from sqlalchemy import BigInteger, Boolean, Integer, Text, Uuid, and_, func, not_, or_, select, text, true, update
+from sqlalchemy import insert as insert_into
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.domain.session.dependency_graph import DependencyKind
 from retinue.manager.domain.session.states import Result, SessionState, SessionType
-from retinue.manager.store.postgres.database import Query, fetch
+from retinue.manager.store.postgres.constructs import (
+    Construct,
+    lists,
+    one_of,
+    parameter,
+    table_of,
+    value_of,
+    word,
+    words,
+)
+from retinue.manager.store.postgres.database import Query
 from retinue.manager.store.postgres.recordset import Row, fetched
 from retinue.manager.store.sessions.session_records import RESULTS, STATES, TYPES
+from retinue.manager.store.tables import Session, SessionDependency
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,27 +160,42 @@ def _resolved(row: Row) -> ResolvedSession:
     )
 
 
+_dependency, _session = table_of(SessionDependency), table_of(Session)
+_numbers = lists("l", numbers=BigInteger())
+_LOCKED_LABELS = select(func.pg_advisory_xact_lock(_numbers.c.numbers))
+_labels = lists("r", project=Text(), key=Text(), value=Text())
+_LABELLED = (
+    select(
+        _labels.c.project.label("of_project"),
+        _labels.c.key,
+        _labels.c.value,
+        _session.c.id,
+        _session.c.name,
+        _session.c.type,
+        _session.c.state,
+        _session.c.result,
+    )
+    .join_from(_labels, _session, _session.c.project == _labels.c.project)
+    .where(
+        _session.c.owner == parameter("owner", Text()),
+        _session.c.type == word("BATCH"),
+        _session.c.state.not_in(words("TERMINATED", "CANCELLED")),
+        value_of(_session.c.labels, _labels.c.key) == _labels.c.value,
+    )
+    .order_by(_session.c.number)
+)
+
+
 async def live_with_labels(
     tx: AsyncSession, owner: str, labels: Collection[tuple[str, str, str]]
 ) -> dict[tuple[str, str, str], list[ResolvedSession]]:
     """Returns the owner's live batch sessions that have a label, by (project, key, value), in their order. Others that
     ask for the same wait until the commit: what one creates the next one finds.
     """
-    columns = dict(zip(("projects", "keys", "values"), map(list, zip(*sorted(labels), strict=True)), strict=True))
-    await tx.execute(
-        text("SELECT pg_advisory_xact_lock(number) FROM unnest(CAST(:numbers AS bigint[])) AS l(number)"),
-        {"numbers": sorted(_lock_number(owner, *label) for label in labels)},
-    )
-    found = await tx.execute(
-        text("""
-            SELECT r.project AS of_project, r.key, r.value, s.id, s.name, s.type, s.state, s.result
-            FROM unnest(CAST(:projects AS text[]), CAST(:keys AS text[]), CAST(:values AS text[])) AS r(project, key, value)
-            JOIN session s ON s.owner = :owner AND s.project = r.project AND s.type = 'BATCH'
-                AND s.state NOT IN ('TERMINATED', 'CANCELLED') AND s.labels->>r.key = r.value
-            ORDER BY s.number
-        """),
-        {"owner": owner, **columns},
-    )
+    projects, keys, values = map(list, zip(*sorted(labels), strict=True))
+    numbers = sorted(_lock_number(owner, *label) for label in labels)
+    await tx.execute(_LOCKED_LABELS, {"numbers": numbers})
+    found = await tx.execute(_LABELLED, {"owner": owner, "project": projects, "key": keys, "value": values})
     live: dict[tuple[str, str, str], list[ResolvedSession]] = {}
     for row in fetched(found):
         live.setdefault((row["of_project"], row["key"], row["value"]), []).append(_resolved(row))
@@ -181,15 +208,11 @@ def _lock_number(*words: str) -> int:
 
 async def insert(tx: AsyncSession, rows: Iterable[tuple[uuid.UUID, uuid.UUID, int, bool, DependencyKind]]) -> None:
     """Writes dependencies: (child, parent, position among the child's, whether it is settled already, kind)."""
-    columns = list(zip(*rows, strict=True)) or [(), (), (), (), ()]
-    await tx.execute(
-        text("""
-            INSERT INTO session_dependency (child_id, parent_id, position, settled, kind)
-            SELECT * FROM unnest(CAST(:children AS uuid[]), CAST(:parents AS uuid[]), CAST(:positions AS int[]), CAST(:settled AS boolean[]),
-                CAST(:kinds AS text[]))
-        """),
-        dict(zip(("children", "parents", "positions", "settled", "kinds"), map(list, columns), strict=True)),
-    )
+    columns = list(zip(*rows, strict=True)) or [()] * 5
+    new = lists("new", child=Uuid(), parent=Uuid(), place=Integer(), done=Boolean(), needs=Text())
+    names = ["child_id", "parent_id", "position", "settled", "kind"]
+    made = insert_into(_dependency).from_select(names, select(*new.c), include_defaults=False)
+    await tx.execute(made, dict(zip(new.c.keys(), map(list, columns), strict=True)))
 
 
 # Of a dependency `d` on the session `p`, which may be gone: its end has come, and is not the one that is needed.
@@ -199,19 +222,38 @@ _UNMEETABLE = """
 """
 
 
+def _making_settled() -> Construct:
+    # With sessions that are gone.
+    of = _dependency.alias("of")
+    p = _session.alias("p")
+    has_parent = select(of.c.child_id, of.c.parent_id, p.c.id, p.c.state, p.c.result).outerjoin_from(
+        of, p, p.c.id == of.c.parent_id
+    )
+    o = has_parent.where(not_(of.c.settled)).subquery("o")
+    any_end = _dependency.c.kind == word("END")
+    success = and_(o.c.state == word("TERMINATED"), o.c.result == word("SUCCESS"))
+    is_met = or_(any_end, success == (_dependency.c.kind == word("SUCCESS")))
+    return Construct(
+        update(_dependency)
+        .where(
+            not_(_dependency.c.settled),
+            _dependency.c.child_id == o.c.child_id,
+            _dependency.c.parent_id == o.c.parent_id,
+            or_(and_(any_end, o.c.id.is_(None)), and_(o.c.state.in_(words("TERMINATED", "CANCELLED")), is_met)),
+        )
+        .values(settled=true())
+        .returning(_dependency.c.child_id)
+    )
+
+
+_SETTLED = _making_settled()
+
+
 def settling() -> Query[int]:
     """Marks dependencies on sessions that have ended as it takes; finds how many.
     Costs as much as there are open dependencies.
     """
-    sql = """
-        UPDATE session_dependency d SET settled = TRUE FROM session_dependency o LEFT JOIN session p ON p.id = o.parent_id
-        WHERE NOT d.settled AND NOT o.settled AND d.child_id = o.child_id AND d.parent_id = o.parent_id AND (
-            (d.kind = 'END' AND p.id IS NULL)
-            OR (p.state IN ('TERMINATED', 'CANCELLED')
-                AND (d.kind = 'END' OR (p.state = 'TERMINATED' AND p.result = 'SUCCESS') = (d.kind = 'SUCCESS')))
-        ) RETURNING d.child_id
-    """
-    return Query(sql, read=len)
+    return Query(_SETTLED, read=len)
 
 
 def finding_doomed() -> Query[list[Doomed]]:
@@ -240,28 +282,33 @@ def finding_doomed() -> Query[list[Doomed]]:
     return Query(sql, read=lambda rows: [Doomed(**row) for row in rows])
 
 
+_PARENTS = (
+    select(
+        _dependency.c.child_id,
+        _dependency.c.parent_id,
+        func.coalesce(_session.c.number, 0).label("number"),
+        *(func.coalesce(_session.c[name], word("")).label(name) for name in ("name", "state", "result")),
+        _session.c.priority,
+    )
+    .outerjoin_from(_dependency, _session, _session.c.id == _dependency.c.parent_id)
+    .where(_dependency.c.child_id == one_of("ids", Uuid()))
+    .order_by(_dependency.c.child_id, _dependency.c.position)
+)
+_READ = Construct(_PARENTS)
+
+
 async def read(
     tx: AsyncSession, session_ids: Collection[uuid.UUID], *, unsettled: bool = False, limit: int | None = None
 ) -> dict[uuid.UUID, list[ParentRecord]]:
     """Returns, by session, those it depends on in the order asked for."""
-    return await fetch(tx, reading(session_ids, unsettled=unsettled, limit=limit))
+    query = _PARENTS.where(not_(_dependency.c.settled)) if unsettled else _PARENTS
+    limited = query if limit is None else query.limit(limit)
+    return _parents(fetched(await tx.execute(limited, {"ids": list(session_ids)})))
 
 
-def reading(
-    session_ids: Collection[uuid.UUID], *, unsettled: bool = False, limit: int | None = None
-) -> Query[dict[uuid.UUID, list[ParentRecord]]]:
+def reading(session_ids: Collection[uuid.UUID]) -> Query[dict[uuid.UUID, list[ParentRecord]]]:
     """Returns `read` as a query among others."""
-    return Query(
-        """
-            SELECT d.child_id, d.parent_id, coalesce(p.number, 0) AS number, coalesce(p.name, '') AS name,
-                coalesce(p.state, '') AS state, coalesce(p.result, '') AS result, p.priority
-            FROM session_dependency d LEFT JOIN session p ON p.id = d.parent_id
-            WHERE d.child_id = ANY(:ids) AND NOT (:unsettled AND d.settled)
-            ORDER BY d.child_id, d.position LIMIT :limit
-        """,
-        {"ids": list(session_ids), "unsettled": unsettled, "limit": limit},
-        read=_parents,
-    )
+    return Query(_READ, {"ids": list(session_ids)}, read=_parents)
 
 
 def _parents(rows: Iterable[Row]) -> dict[uuid.UUID, list[ParentRecord]]:

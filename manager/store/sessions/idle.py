@@ -9,22 +9,49 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
 
 from pydantic import TypeAdapter
-from sqlalchemy import text
+from sqlalchemy import Executable, Float, Uuid, and_, case, cast, extract, func, literal, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
-from sqlmodel import col, delete, select
+from sqlmodel import col, delete
+from sqlmodel import select as select_rows
 
 from retinue.manager.domain.idle.policy import NOTHING, IdlePolicy
 from retinue.manager.domain.idle.utilization import Reading, WindowRecord
+from retinue.manager.store.postgres.constructs import (
+    EMPTY_OBJECT,
+    columns_of,
+    objects,
+    one_of,
+    seconds,
+    span,
+    table_of,
+    value_of,
+    word,
+)
 from retinue.manager.store.postgres.database import Transaction
 from retinue.manager.store.postgres.documents import Decoder, Unreadable
 from retinue.manager.store.postgres.recordset import fetched, recordset
-from retinue.manager.store.tables import IdleOverride
+from retinue.manager.store.tables import (
+    Agent,
+    Attempt,
+    IdleLook,
+    IdleOverride,
+    Kernel,
+    ResourceGroup,
+    Session,
+    SessionIdle,
+)
 
 _POLICY = Decoder("an idle policy", TypeAdapter(IdlePolicy).validate_python)
 WINDOW = Decoder("the use of a session over a window", TypeAdapter(WindowRecord).validate_python)
 READING = Decoder("the reading of a session's use", TypeAdapter(Reading).validate_python)
-# Since when a session counts as unused; `i` may be missing.
-_BASELINE = "greatest(s.start_time, i.interaction_time)"
+
+_agent, _attempt, _group, _idle = table_of(Agent), table_of(Attempt), table_of(ResourceGroup), table_of(SessionIdle)
+_kernel, _look, _overrides, _session = table_of(Kernel), table_of(IdleLook), table_of(IdleOverride), table_of(Session)
+# Since when a session counts as unused; its idle row may be missing.
+_BASELINE = func.greatest(_session.c.start_time, _idle.c.interaction_time)
+_PAUSED = case((_idle.c.pause_time > _BASELINE, _idle.c.paused_seconds), else_=0)
+_WITH_USE = _session.outerjoin(_idle, _idle.c.session_id == _session.c.id)
+_IS_RUNNING = _session.c.state == word("RUNNING")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,20 +118,16 @@ async def note_look(tx: Transaction) -> tuple[float | None, float]:
     """Records that the sessions are evaluated now; returns when they were before (None: never) and now,
     in seconds since 1970.
     """
-    row = await tx.execute(
-        text("""
-            WITH before AS (SELECT id, time FROM idle_look WHERE id = 1 FOR UPDATE)
-            UPDATE idle_look SET time = now() FROM before WHERE idle_look.id = before.id
-            RETURNING extract(epoch FROM before.time)::float8, extract(epoch FROM now())::float8
-        """)
-    )
-    before, now = row.one()
-    return before, now
+    before = select(_look.c.id, _look.c.time).where(_look.c.id == 1).with_for_update().cte("before")
+    noted = update(_look).where(_look.c.id == before.c.id).values(time=func.now())
+    row = await tx.execute(noted.returning(seconds(before.c.time), seconds(func.now())))
+    former, now = row.one()
+    return former, now
 
 
 async def read_now(tx: Transaction) -> float:
     """Seconds since 1970, by the database's clock at this moment."""
-    now: float = (await tx.execute(text("SELECT extract(epoch FROM clock_timestamp())::float8"))).scalar_one()
+    now: float = (await tx.execute(select(seconds(func.clock_timestamp())))).scalar_one()
     return now
 
 
@@ -127,8 +150,8 @@ async def read_policies(
     tx: Transaction,
 ) -> tuple[dict[str, IdlePolicy | Unreadable], dict[str, IdlePolicy | Unreadable]]:
     """Returns the policies of groups that have one, by name, and overrides by user."""
-    groups = await tx.execute(text("SELECT name, idle_policy FROM resource_group WHERE idle_policy <> '{}'"))
-    users = await tx.execute(text("SELECT user_name, policy FROM idle_override"))
+    groups = await tx.execute(select(_group.c.name, _group.c.idle_policy).where(_group.c.idle_policy != EMPTY_OBJECT))
+    users = await tx.execute(select(_overrides.c.user_name, _overrides.c.policy))
     return {row[0]: decode_policy(row[1]) for row in groups}, {row[0]: decode_policy(row[1]) for row in users}
 
 
@@ -136,15 +159,34 @@ async def read_policy(
     tx: Transaction, group: str, owner: str
 ) -> tuple[IdlePolicy | Unreadable, IdlePolicy | Unreadable]:
     """Returns the policy of one group and the override of one user; empty where there is none."""
-    row = await tx.execute(
-        text("""
-            SELECT coalesce((SELECT idle_policy FROM resource_group WHERE name = :group), '{}'),
-                coalesce((SELECT policy FROM idle_override WHERE user_name = :owner), '{}')
-        """),
-        {"group": group, "owner": owner},
-    )
+    of_group = select(_group.c.idle_policy).where(_group.c.name == group).scalar_subquery()
+    of_owner = select(_overrides.c.policy).where(_overrides.c.user_name == owner).scalar_subquery()
+    row = await tx.execute(select(func.coalesce(of_group, EMPTY_OBJECT), func.coalesce(of_owner, EMPTY_OBJECT)))
     policy, override = row.one()
     return decode_policy(policy), decode_policy(override)
+
+
+_SILENT = select(_attempt.c.kernel_id).join_from(_attempt, _agent, _agent.c.id == _attempt.c.agent_id)
+_SILENT_OF_SESSION = _SILENT.where(
+    _attempt.c.session_id == _session.c.id, _attempt.c.end_time.is_(None), _agent.c.state != word("ALIVE")
+)
+_RUNNING = (
+    select(
+        _session.c.id,
+        _session.c.owner,
+        _session.c.resource_group,
+        _session.c.type,
+        seconds(_session.c.start_time).label("start"),
+        seconds(_idle.c.interaction_time).label("interaction"),
+        seconds(_idle.c.extension_end_time).label("extension_end_time"),
+        _PAUSED.label("paused"),
+        (~_SILENT_OF_SESSION.exists()).label("reachable"),
+        func.coalesce(_idle.c.warned, EMPTY_OBJECT).label("warned"),
+        func.coalesce(_idle.c.reading, EMPTY_OBJECT).label("reading"),
+    )
+    .select_from(_WITH_USE)
+    .where(_IS_RUNNING, _session.c.type == one_of("types"))
+)
 
 
 async def read_running(
@@ -160,85 +202,102 @@ async def read_running(
     """Returns running sessions of these types: those in groups and of owners, `limit` of them in the order of their ids
     after one, or those named.
     """
-    which = "(s.resource_group = ANY(:groups) OR s.owner = ANY(:owners))" if session_ids is None else "s.id = ANY(:ids)"
-    rows = await tx.execute(
-        text(f"""
-            SELECT s.id, s.owner, s.resource_group, s.type, extract(epoch FROM s.start_time)::float8 AS start,
-                extract(epoch FROM i.interaction_time)::float8 AS interaction,
-                extract(epoch FROM i.extension_end_time)::float8 AS extension_end_time,
-                CASE WHEN i.pause_time > {_BASELINE} THEN i.paused_seconds ELSE 0 END AS paused,
-                NOT EXISTS (
-                    SELECT FROM attempt a JOIN agent g ON g.id = a.agent_id
-                    WHERE a.session_id = s.id AND a.end_time IS NULL AND g.state <> 'ALIVE'
-                ) AS reachable,
-                coalesce(i.warned, '{{}}') AS warned, coalesce(i.reading, '{{}}') AS reading
-            FROM session s LEFT JOIN session_idle i ON i.session_id = s.id
-            WHERE s.state = 'RUNNING' AND s.type = ANY(:types) AND {which}
-        """),  # noqa: S608  # the conditions are ours
-        {
-            "types": list(types),
-            **(
-                {"groups": list(groups), "owners": list(owners), "after": after or uuid.UUID(int=0), "limit": limit}
-                if session_ids is None
-                else {"ids": list(session_ids)}
-            ),
-        },
-    )
+    values: dict[str, object]
+    if session_ids is not None:
+        query, values = _RUNNING.where(_session.c.id == one_of("ids", Uuid())), {"ids": list(session_ids)}
+    else:
+        mine = or_(_session.c.resource_group == one_of("groups"), _session.c.owner == one_of("owners"))
+        query = _RUNNING.where(mine, _session.c.id > (after or uuid.UUID(int=0))).order_by(_session.c.id).limit(limit)
+        values = {"groups": list(groups), "owners": list(owners)}
+    rows = await tx.execute(query, {"types": list(types), **values})
     return [RunningSession(**{**row, "reading": READING.decode_present(row["reading"])}) for row in fetched(rows)]
+
+
+_MEASURED = (
+    select(_attempt.c.session_id, _attempt.c.kernel_id, _attempt.c.epoch, _attempt.c.agent_id, _kernel.c.slots)
+    .join_from(_attempt, _kernel, and_(_kernel.c.id == _attempt.c.kernel_id, _kernel.c.epoch == _attempt.c.epoch))
+    .where(
+        _attempt.c.session_id == one_of("ids", Uuid()),
+        _attempt.c.end_time.is_(None),
+        _kernel.c.state == word("RUNNING"),
+    )
+)
 
 
 async def read_kernels(tx: Transaction, session_ids: Collection[uuid.UUID]) -> list[MeasuredKernel]:
     """Returns the running kernels of sessions."""
-    rows = await tx.execute(
-        text("""
-            SELECT a.session_id, a.kernel_id, a.epoch, a.agent_id, k.slots
-            FROM attempt a JOIN kernel k ON k.id = a.kernel_id AND k.epoch = a.epoch
-            WHERE a.session_id = ANY(:ids) AND a.end_time IS NULL AND k.state = 'RUNNING'
-        """),
-        {"ids": list(session_ids)},
-    )
+    rows = await tx.execute(_MEASURED, {"ids": list(session_ids)})
     return [MeasuredKernel(**row) for row in fetched(rows)]
 
 
 async def read_windows(tx: Transaction, session_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, WindowRecord]:
     """Returns what sessions used, as it was last stored."""
-    rows = await tx.execute(
-        text('SELECT session_id, "window" FROM session_idle WHERE session_id = ANY(:ids) AND "window" <> \'{}\''),
-        {"ids": list(session_ids)},
-    )
+    asked = _idle.c.session_id == one_of("ids", Uuid())
+    query = select(_idle.c.session_id, _idle.c.window).where(asked, _idle.c.window != EMPTY_OBJECT)
+    rows = await tx.execute(query, {"ids": list(session_ids)})
     return {row[0]: window for row in rows if (window := WINDOW.decode_present(row[1])) is not None}
+
+
+def _making_kept() -> Executable:
+    """What sessions used that are there."""
+    rows = objects("given", "rows", **{item.name: item.type for item in columns_of(SessionIdle, MeasuredUse)})
+    # Of those that are there, in one order for all.
+    measured = select(*rows.c).join_from(rows, _session, _session.c.id == rows.c.session_id).order_by(rows.c.session_id)
+    made = insert(_idle).from_select([*rows.c.keys()], measured, include_defaults=False)
+    kept = {"window": made.excluded.window, "reading": made.excluded.reading}
+    return made.on_conflict_do_update(index_elements=["session_id"], set_=kept)
+
+
+_KEPT = _making_kept()
 
 
 async def keep_windows(tx: Transaction, rows: Iterable[MeasuredUse]) -> None:
     """Keeps what sessions used. Sessions that are gone are left out."""
-    await tx.execute(
-        text("""
-            INSERT INTO session_idle (session_id, "window", reading)
-            SELECT r.session_id, r."window", r.reading
-            FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(session_id uuid, "window" jsonb, reading jsonb)
-            JOIN session s ON s.id = r.session_id ORDER BY 1
-            ON CONFLICT (session_id) DO UPDATE SET "window" = excluded."window", reading = excluded.reading
-        """),
-        {"rows": recordset(rows)},
-    )
+    await tx.execute(_KEPT, {"rows": recordset(rows)})
 
 
 async def pause(tx: Transaction, seconds: float, session_ids: Collection[uuid.UUID] | None = None) -> None:
     """Records that no user could be heard for so many last seconds, in these running sessions or in all:
     they do not count as unused.
     """
-    which = "" if session_ids is None else "AND s.id = ANY(:ids)"
-    await tx.execute(
-        text(f"""
-            INSERT INTO session_idle (session_id, paused_seconds, pause_time)
-            SELECT s.id, least(CAST(:seconds AS float8), greatest(0, extract(epoch FROM now() - {_BASELINE})))
-                + CASE WHEN i.pause_time > {_BASELINE} THEN i.paused_seconds ELSE 0 END, now()
-            FROM session s LEFT JOIN session_idle i ON i.session_id = s.id
-            WHERE s.state = 'RUNNING' {which} ORDER BY s.id
-            ON CONFLICT (session_id) DO UPDATE SET paused_seconds = excluded.paused_seconds, pause_time = excluded.pause_time
-        """),  # noqa: S608  # the conditions are ours
-        {"seconds": seconds, **({} if session_ids is None else {"ids": list(session_ids)})},
+    unused = func.greatest(0, extract("epoch", func.now() - _BASELINE))
+    paused = func.least(cast(seconds, Float), unused) + _PAUSED
+    of = select(_session.c.id, paused, func.now()).select_from(_WITH_USE).where(_IS_RUNNING).order_by(_session.c.id)
+    if session_ids is not None:
+        of = of.where(_session.c.id == one_of("ids", Uuid()))
+    values = {} if session_ids is None else {"ids": list(session_ids)}
+    made = insert(_idle).from_select(["session_id", "paused_seconds", "pause_time"], of, include_defaults=False)
+    total = {"paused_seconds": made.excluded.paused_seconds, "pause_time": made.excluded.pause_time}
+    await tx.execute(made.on_conflict_do_update(index_elements=["session_id"], set_=total), values)
+
+
+def _making_noted() -> Executable:
+    rows = objects("given", "rows", kernel_id=Uuid(), age=Float())
+    newest = (
+        select(_kernel.c.session_id, func.now() - span(func.min(rows.c.age)))
+        .join_from(rows, _kernel, _kernel.c.id == rows.c.kernel_id)
+        .group_by(_kernel.c.session_id)
+        .order_by(_kernel.c.session_id)
     )
+    made = insert(_idle).from_select(["session_id", "interaction_time"], newest, include_defaults=False)
+    later = func.greatest(_idle.c.interaction_time, made.excluded.interaction_time)
+    return made.on_conflict_do_update(index_elements=["session_id"], set_={"interaction_time": later})
+
+
+_NOTED = _making_noted()
+_TIMEOUT = literal("interaction")
+_USED = (
+    select(
+        _kernel.c.id.label("kernel_id"),
+        _kernel.c.session_id,
+        cast(value_of(_group.c.idle_policy, _TIMEOUT), Float).label("of_group"),
+        cast(value_of(_overrides.c.policy, _TIMEOUT), Float).label("of_owner"),
+    )
+    .join_from(_kernel, _session, _session.c.id == _kernel.c.session_id)
+    .outerjoin(_group, _group.c.name == _session.c.resource_group)
+    .outerjoin(_overrides, _overrides.c.user_name == _session.c.owner)
+    .where(_kernel.c.id == one_of("ids", Uuid()))
+)
 
 
 async def note_interactions(tx: Transaction, ages: Mapping[uuid.UUID, float]) -> list[UsedKernel]:
@@ -246,27 +305,8 @@ async def note_interactions(tx: Transaction, ages: Mapping[uuid.UUID, float]) ->
     Returns those of the kernels that are there.
     """
     interactions = recordset({"kernel_id": kernel, "age": age} for kernel, age in ages.items())
-    await tx.execute(
-        text("""
-            INSERT INTO session_idle (session_id, interaction_time)
-            SELECT k.session_id, now() - make_interval(secs => min(r.age))
-            FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(kernel_id uuid, age float8) JOIN kernel k ON k.id = r.kernel_id
-            GROUP BY k.session_id ORDER BY k.session_id
-            ON CONFLICT (session_id) DO UPDATE
-                SET interaction_time = greatest(session_idle.interaction_time, excluded.interaction_time)
-        """),
-        {"rows": interactions},
-    )
-    rows = await tx.execute(
-        text("""
-            SELECT k.id AS kernel_id, k.session_id, (g.idle_policy->>'interaction')::float8 AS of_group,
-                (o.policy->>'interaction')::float8 AS of_owner
-            FROM kernel k JOIN session s ON s.id = k.session_id
-            LEFT JOIN resource_group g ON g.name = s.resource_group LEFT JOIN idle_override o ON o.user_name = s.owner
-            WHERE k.id = ANY(:ids)
-        """),
-        {"ids": list(ages)},
-    )
+    await tx.execute(_NOTED, {"rows": interactions})
+    rows = await tx.execute(_USED, {"ids": list(ages)})
     return [UsedKernel(**row) for row in fetched(rows)]
 
 
@@ -274,26 +314,20 @@ async def extend(tx: Transaction, session_id: uuid.UUID, until: float | None) ->
     """The owner has asked for a session to be kept, until then (seconds since 1970): that is an interaction,
     and no warning holds.
     """
-    await tx.execute(
-        text("""
-            INSERT INTO session_idle (session_id, interaction_time, extension_end_time)
-            VALUES (:id, now(), to_timestamp(CAST(:until AS float8)))
-            ON CONFLICT (session_id) DO UPDATE SET interaction_time = now(), extension_end_time = excluded.extension_end_time, warned = '{}'
-        """),
-        {"id": session_id, "until": until},
-    )
+    end_time = func.to_timestamp(cast(until, Float))
+    made = insert(_idle).values(session_id=session_id, interaction_time=func.now(), extension_end_time=end_time)
+    kept = {"interaction_time": func.now(), "extension_end_time": made.excluded.extension_end_time}
+    await tx.execute(made.on_conflict_do_update(index_elements=["session_id"], set_={**kept, "warned": EMPTY_OBJECT}))
 
 
 async def set_warned(tx: Transaction, warned: Mapping[uuid.UUID, Mapping[str, float]]) -> None:
     """Stores when checkers warned of the end of sessions, by checker."""
-    await tx.execute(
-        text("""
-            INSERT INTO session_idle (session_id, warned)
-            SELECT r.session_id, r.warned FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(session_id uuid, warned jsonb) ORDER BY 1
-            ON CONFLICT (session_id) DO UPDATE SET warned = excluded.warned
-        """),
-        {"rows": recordset({"session_id": key, "warned": value} for key, value in warned.items())},
+    rows = objects("given", "rows", session_id=_idle.c.session_id.type, warned=_idle.c.warned.type)
+    made = insert(_idle).from_select(
+        ["session_id", "warned"], select(*rows.c).order_by(rows.c.session_id), include_defaults=False
     )
+    put = made.on_conflict_do_update(index_elements=["session_id"], set_={"warned": made.excluded.warned})
+    await tx.execute(put, {"rows": recordset({"session_id": key, "warned": value} for key, value in warned.items())})
 
 
 async def get_override(tx: Transaction, user: str, *, lock: bool = False) -> OverrideRecord | None:
@@ -317,7 +351,7 @@ async def remove_override(tx: Transaction, user: str) -> None:
 
 async def list_overrides(tx: Transaction, *, only: str | None, after: str, limit: int) -> list[OverrideRecord]:
     """Overrides by user; with `only`, that of one."""
-    query = select(IdleOverride).where(col(IdleOverride.user_name) > after)
+    query = select_rows(IdleOverride).where(col(IdleOverride.user_name) > after)
     if only is not None:
         query = query.where(col(IdleOverride.user_name) == only)
     found = await tx.exec(query.order_by(col(IdleOverride.user_name)).limit(limit))

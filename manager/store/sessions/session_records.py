@@ -105,6 +105,27 @@ class KernelRecord:
     usage: FinalUsage | None = None
 
 
+# What a kernel's record is made of, beside its attempt.
+KERNEL_COLUMNS = (
+    "id",
+    "session_id",
+    "role",
+    "role_index",
+    "local_rank",
+    "hostname",
+    "slots",
+    "state",
+    "agent_id",
+    "epoch",
+    "address",
+    "exit_code",
+    "reason",
+    "image_digest",
+    "image_id",
+    "service_ports",
+    "pull",
+)
+
 _DETAILS = (
     "priority",
     "tries",

@@ -5,12 +5,40 @@ from __future__ import annotations
 import datetime as dt
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
-import orjson
 import psycopg
-from sqlalchemy import text
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Boolean,
+    ColumnElement,
+    Float,
+    FromClause,
+    Integer,
+    Select,
+    Text,
+    Uuid,
+    and_,
+    case,
+    cast,
+    delete,
+    distinct,
+    func,
+    literal,
+    literal_column,
+    not_,
+    null,
+    or_,
+    select,
+    true,
+    tuple_,
+    union_all,
+    update,
+)
+from sqlalchemy.dialects.postgresql import JSONB, JSONPATH, aggregate_order_by
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.domain.errors import NameTaken
@@ -23,37 +51,45 @@ from retinue.manager.domain.session.spec import SessionSpec
 from retinue.manager.domain.session.spec_codec import encode
 from retinue.manager.domain.session.spec_columns import KernelColumns, SpecColumns, members
 from retinue.manager.domain.session.states import KernelState, Result, SessionState
-from retinue.manager.store.postgres.constructs import columns_of, definitions, table_of
+from retinue.manager.store.postgres.constructs import (
+    EMPTY_LIST,
+    EMPTY_OBJECT,
+    Construct,
+    columns_of,
+    definitions,
+    json_parameter,
+    lists,
+    objects,
+    one_of,
+    parameter,
+    span,
+    table_of,
+    value_of,
+    word,
+    words,
+)
 from retinue.manager.store.postgres.database import Query, Statement, Transaction, fetch, run
-from retinue.manager.store.postgres.recordset import Row, fetched, recordset
+from retinue.manager.store.postgres.recordset import Row, fetched, json_text, recordset
 from retinue.manager.store.sessions import session_records
 from retinue.manager.store.sessions.session_records import KernelRecord, SessionRecord
-from retinue.manager.store.tables import Session
+from retinue.manager.store.tables import Attempt, Kernel, Project, Quota, ResourceGroup, Session, UserAccount
 from retinue.rpc.loop_slices import in_slices
 
-_SESSION_COLUMNS = """
-    s.id, s.number, s.name, s.owner, s.project, s.resource_group, s.type, s.priority,
-    s.spec, s.state, s.result, s.exit_code, s.reason, s.message,
-    s.explanation, s.conditions, s.network, s.tries, s.failed_starts, s.retries, s.failed_agents, s.force, s.version, s.create_time,
-    s.evaluate_time, s.next_try_time, s.schedule_time, s.start_time, s.end_time, s.expire_time
-"""
-_LISTED_COLUMNS = """
-    s.id, s.number, s.name, s.owner, s.project, s.resource_group, s.type,
-    s.spec, s.state, s.result, s.exit_code, s.reason, s.message, s.conditions, s.network,
-    s.retries, s.version, s.create_time, s.schedule_time, s.start_time, s.end_time
-"""
 # What a page takes at most of the database, the stored requests and so much for each kernel:
 # what is shown of them is less.
 _PAGE_BYTES, _FULL_PAGE_BYTES, _KERNEL_BYTES = 4 * 1024 * 1024, 1024 * 1024, 1024
-_KERNEL_COLUMNS = """
-    k.id, k.session_id, k.role, k.role_index, k.local_rank, k.hostname, k.slots, k.state, k.agent_id, k.epoch, k.address, k.exit_code, k.reason,
-    k.image_digest, k.image_id, k.service_ports, k.pull
-"""
-
 _UUID_DIGITS = 32
 # So many fit a bigint whatever they are.
 _NUMBER_DIGITS = 18
 _SHORTEST_PREFIX = 8
+
+
+_attempt, _group, _kernel = table_of(Attempt), table_of(ResourceGroup), table_of(Kernel)
+_project, _quota, _session, _user = table_of(Project), table_of(Quota), table_of(Session), table_of(UserAccount)
+# As indexes have it.
+_IS_OVER = _session.c.state.in_(words("TERMINATED", "CANCELLED"))
+_IS_LIVE = _session.c.state.not_in(words("TERMINATED", "CANCELLED"))
+_IS_ASKED = _session.c.id == one_of("ids", Uuid())
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +105,12 @@ class Visibility:
         """Returns whether the caller may read sessions of other owners."""
         return self.everything or bool(self.administered)
 
-    def condition(self, table: str) -> str:
-        """Returns the condition as SQL over the parameters of `parameters`."""
-        return (
-            "TRUE"
-            if self.everything
-            else f"({table}.owner = :visible_owner OR {table}.project = ANY(:visible_projects))"
-        )
+    def condition(self, table: FromClause) -> ColumnElement[bool]:
+        """Returns the condition on a table of what has an owner and a project, with the parameters of `parameters`."""
+        if self.everything:
+            return true()
+        is_own = table.c.owner == parameter("visible_owner", Text())
+        return or_(is_own, table.c.project == one_of("visible_projects"))
 
     def parameters(self) -> dict[str, Any]:
         """Returns the values that `condition` needs."""
@@ -86,6 +121,10 @@ class Visibility:
         return self.everything or owner == self.owner or project in self.administered
 
 
+# To a caller who does not see everything.
+_IS_VISIBLE = Visibility(everything=False, owner="").condition(_session)
+
+
 async def take_numbers(tx: Transaction, amount: int) -> int:
     """Returns the first of so many consecutive numbers for new sessions, which no other transaction gets,
     whatever becomes of this one. No one waits for them until the commit.
@@ -94,11 +133,12 @@ async def take_numbers(tx: Transaction, amount: int) -> int:
     return (await tx.pipeline(query)).of(query)
 
 
+_TAKING_NUMBERS = Construct(select(func.take_session_numbers(parameter("amount", Integer())).label("first")))
+
+
 def taking_numbers(amount: int) -> Query[int]:
     """Returns `take_numbers` as a query among others."""
-    return Query(
-        "SELECT take_session_numbers(:amount) AS first", {"amount": amount}, read=lambda rows: int(rows[0]["first"])
-    )
+    return Query(_TAKING_NUMBERS, {"amount": amount}, read=lambda rows: int(rows[0]["first"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +158,7 @@ class Insertion(NamedTuple):
 
 
 # Every column that is written from a spec.
-_COLUMNS_OF_SPEC = [table_of(Session).c.spec, *columns_of(Session, SpecColumns)]
+_COLUMNS_OF_SPEC = [_session.c.spec, *columns_of(Session, SpecColumns)]
 _OF_SPEC = [item.name for item in _COLUMNS_OF_SPEC]
 _OF_SPEC_DEFINED = definitions(_COLUMNS_OF_SPEC)
 # What a session's spec may change in.
@@ -188,19 +228,21 @@ def _rows(insertions: Sequence[Insertion]) -> dict[str, str]:
 
 async def remove(tx: AsyncSession, session_ids: Collection[uuid.UUID]) -> None:
     """Deletes sessions and all that belongs to them: only for those inserted in the same transaction."""
-    await tx.execute(text("DELETE FROM session WHERE id = ANY(:ids)"), {"ids": list(session_ids)})
+    await tx.execute(delete(_session).where(_IS_ASKED), {"ids": list(session_ids)})
+
+
+_asked = lists("asked", project=Text(), name=Text())
+_TAKEN = (
+    select(_session.c.project, _session.c.name)
+    .join_from(_session, _asked, and_(_session.c.project == _asked.c.project, _session.c.name == _asked.c.name))
+    .where(_session.c.owner == parameter("owner", Text()), _IS_LIVE)
+)
 
 
 async def names_taken(tx: AsyncSession, owner: str, names: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
     """Returns those (project, name) that live sessions of an owner have."""
-    rows = await tx.execute(
-        text("""
-            SELECT s.project, s.name FROM session s JOIN unnest(CAST(:projects AS text[]), CAST(:names AS text[])) AS r(project, name)
-                ON s.project = r.project AND s.name = r.name
-            WHERE s.owner = :owner AND s.state NOT IN ('TERMINATED', 'CANCELLED')
-        """),
-        {"owner": owner, "projects": [project for project, _ in names], "names": [name for _, name in names]},
-    )
+    given = {"project": [project for project, _ in names], "name": [name for _, name in names]}
+    rows = await tx.execute(_TAKEN, {"owner": owner, **given})
     return {(project, name) for project, name in rows}
 
 
@@ -230,19 +272,38 @@ async def lock_references(
     return (await tx.pipeline(query)).of(query)
 
 
+def _making_references() -> Construct:
+    """Projects, groups and the owner, locked; and whether there are any quotas."""
+    owner = select(_user.c.name).where(_user.c.name == parameter("owner", Text()))
+    projects = select(_project.c.name).where(_project.c.name == one_of("projects")).order_by(_project.c.name)
+    taking = [_group.c[name] for name in ("session_types", "isolations", "default_isolation", "max_grace_seconds")]
+    groups = (
+        select(_group.c.name, *taking, _group.c.default_pull_policy)
+        .where(_group.c.name == one_of("groups"))
+        .order_by(_group.c.name)
+    )
+    u, p, g = (
+        each.with_for_update(read=True, key_share=True).cte(name)
+        for each, name in ((owner, "u"), (projects, "p"), (groups, "g"))
+    )
+    of_owner = select(p.c.name).where(select(u.c.name).exists())
+    policies = select(func.coalesce(func.jsonb_object_agg(g.c.name, func.to_jsonb(g.table_valued())), EMPTY_OBJECT))
+    return Construct(
+        select(
+            func.array(of_owner.scalar_subquery()).label("projects"),
+            policies.scalar_subquery().label("groups"),
+            select(_quota.c.name).exists().label("quotas"),
+        )
+    )
+
+
+_REFERENCES = _making_references()
+
+
 def references_query(owner: str, projects: Collection[str], groups: Collection[str]) -> Query[References]:
     """Locks projects and groups until the commit, so that they cannot be deleted, and reads them."""
     return Query(
-        """
-            WITH u AS (SELECT name FROM user_account WHERE name = :owner FOR KEY SHARE),
-                p AS (SELECT name FROM project WHERE name = ANY(:projects) ORDER BY name FOR KEY SHARE),
-                g AS (SELECT name, session_types, isolations, default_isolation, max_grace_seconds, default_pull_policy
-                    FROM resource_group WHERE name = ANY(:groups)
-                    ORDER BY name FOR KEY SHARE)
-            SELECT ARRAY(SELECT name FROM p WHERE EXISTS (SELECT FROM u)) AS projects,
-                (SELECT coalesce(jsonb_object_agg(name, to_jsonb(g)), '{}') FROM g) AS groups,
-                EXISTS (SELECT FROM quota) AS quotas
-        """,
+        _REFERENCES,
         {"owner": owner, "projects": list(projects), "groups": list(groups)},
         read=_references,
     )
@@ -272,31 +333,49 @@ async def find(
     return await fetch(tx, finding(references, visibility, caller))
 
 
+def _making_found(visible: ColumnElement[bool]) -> Construct:
+    """Sessions that references may mean, by what each way finds."""
+    rows = objects(
+        "given",
+        "rows",
+        reference=Text(),
+        named_owner=Text(),
+        name=Text(),
+        number=BigInteger(),
+        low=Uuid(),
+        high=Uuid(),
+    )
+    r = select(*rows.c).cte("r").prefix_with("MATERIALIZED")
+    is_named = and_(_session.c.owner == r.c.named_owner, _session.c.name == r.c.name)
+
+    def way(by: str) -> Select[tuple[str, str]]:
+        return select(r.c.reference, literal_column(f"'{by}'", Text()).label("by"))
+
+    ids = select(_session.c.id).where(_session.c.id.between(r.c.low, r.c.high), visible).limit(2)
+    ended = select(_session.c.id).where(is_named, _IS_OVER, visible).order_by(_session.c.number.desc()).limit(1)
+    by_id, newest = ids.lateral("by_id"), ended.lateral("newest")
+    return Construct(
+        union_all(
+            way("live").add_columns(_session.c.id).join_from(r, _session, is_named).where(_IS_LIVE, visible),
+            way("number")
+            .add_columns(_session.c.id)
+            .join_from(r, _session, _session.c.number == r.c.number)
+            .where(visible),
+            way("id").add_columns(by_id.c.id).join_from(r, by_id, true()),
+            way("ended").add_columns(newest.c.id).join_from(r, newest, true()),
+        )
+    )
+
+
+_FOUND_AMONG_ALL = _making_found(true())
+_FOUND = _making_found(_IS_VISIBLE)
+
+
 def finding(references: Collection[str], visibility: Visibility, caller: str) -> Query[dict[str, uuid.UUID]]:
     """Returns `find` as a query among others."""
     meanings = [_meaning(reference, caller) for reference in references if "\0" not in reference]
-    visible = visibility.condition("s")
     return Query(
-        f"""
-            WITH r AS MATERIALIZED (
-                SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb))
-                    AS r(reference text, named_owner text, name text, number bigint, low uuid, high uuid)
-            )
-            SELECT r.reference, 'live' AS by, s.id FROM r JOIN session s ON s.owner = r.named_owner AND s.name = r.name
-            WHERE s.state NOT IN ('TERMINATED', 'CANCELLED') AND {visible}
-            UNION ALL
-            SELECT r.reference, 'number', s.id FROM r JOIN session s ON s.number = r.number WHERE {visible}
-            UNION ALL
-            SELECT r.reference, 'id', s.id FROM r CROSS JOIN LATERAL (
-                SELECT s.id FROM session s WHERE s.id BETWEEN r.low AND r.high AND {visible} LIMIT 2
-            ) s
-            UNION ALL
-            SELECT r.reference, 'ended', s.id FROM r CROSS JOIN LATERAL (
-                SELECT s.id FROM session s
-                WHERE s.owner = r.named_owner AND s.name = r.name AND s.state IN ('TERMINATED', 'CANCELLED') AND {visible}
-                ORDER BY s.number DESC LIMIT 1
-            ) s
-        """,  # noqa: S608  # the condition is ours, its values are parameters
+        _FOUND_AMONG_ALL if visibility.everything else _FOUND,
         {"rows": recordset(meanings), **visibility.parameters()},
         read=_meant_by_each,
     )
@@ -327,22 +406,21 @@ async def owners_of(
     tx: AsyncSession, names: Collection[str], visibility: Visibility, limit: int
 ) -> dict[str, list[str]]:
     """Returns the first owners, in their order, of live sessions of each name that the caller may read."""
-    rows = await tx.execute(
-        text(f"""
-            SELECT s.name, (array_agg(DISTINCT s.owner ORDER BY s.owner))[1 : CAST(:limit AS int)] FROM session s
-            WHERE s.state NOT IN ('TERMINATED', 'CANCELLED') AND s.name = ANY(:names) AND {visibility.condition("s")}
-            GROUP BY s.name
-        """),  # noqa: S608  # the condition is ours, its values are parameters
-        {"names": [name for name in names if "\0" not in name], "limit": limit, **visibility.parameters()},
+    owners = func.array_agg(aggregate_order_by(distinct(_session.c.owner), _session.c.owner), type_=ARRAY(Text))
+    query = (
+        select(_session.c.name, owners[1:limit])
+        .where(_IS_LIVE, _session.c.name == one_of("names"), visibility.condition(_session))
+        .group_by(_session.c.name)
     )
-    return {name: list(owners) for name, owners in rows}
+    readable = [name for name in names if "\0" not in name]
+    rows = await tx.execute(query, {"names": readable, **visibility.parameters()})
+    return {name: list(first) for name, first in rows}
 
 
 async def pending_among(tx: AsyncSession, session_ids: Collection[uuid.UUID]) -> set[uuid.UUID]:
     """Returns those of the sessions that wait."""
-    rows = await tx.execute(
-        text("SELECT id FROM session WHERE id = ANY(:ids) AND state = 'PENDING'"), {"ids": list(session_ids)}
-    )
+    query = select(_session.c.id).where(_IS_ASKED, _session.c.state == word("PENDING"))
+    rows = await tx.execute(query, {"ids": list(session_ids)})
     return set(rows.scalars())
 
 
@@ -389,13 +467,32 @@ async def lock(
     return answers.of(records), answers.of(kernels)
 
 
+_BY_ID = select(*columns_of(Session, SessionRecord)).where(_IS_ASKED).order_by(_session.c.id)
+_VISIBLE = _BY_ID.where(_IS_VISIBLE)
+_READ, _LOCKED = Construct(_BY_ID), Construct(_BY_ID.with_for_update())
+_READ_VISIBLE, _LOCKED_VISIBLE = Construct(_VISIBLE), Construct(_VISIBLE.with_for_update())
+_KERNELS = Construct(
+    select(
+        *(_kernel.c[name] for name in session_records.KERNEL_COLUMNS),
+        _attempt.c.goal,
+        _attempt.c.observed,
+        or_(_attempt.c.kernel_id.is_(None), _attempt.c.end_time.is_not(None)).label("attempt_ended"),
+        func.coalesce(_attempt.c.observed_end_time, _attempt.c.end_time).label("attempt_end_time"),
+        _attempt.c.usage.label("attempt_usage"),
+    )
+    .outerjoin_from(_kernel, _attempt, and_(_attempt.c.kernel_id == _kernel.c.id, _attempt.c.epoch == _kernel.c.epoch))
+    .where(_kernel.c.session_id == one_of("ids", Uuid()))
+    .order_by(_kernel.c.session_id, _kernel.c.local_rank)
+)
+
+
 def reading(
     session_ids: Collection[uuid.UUID], *, lock: bool = False, visibility: Visibility | None = None
 ) -> Query[dict[uuid.UUID, SessionRecord]]:
     """Returns `read` as a query among others; with `visibility`, without the sessions that the caller may not read."""
-    visible = "TRUE" if visibility is None else visibility.condition("s")
+    is_all = visibility is None or visibility.everything
     return Query(
-        f"SELECT {_SESSION_COLUMNS} FROM session s WHERE s.id = ANY(:ids) AND {visible} ORDER BY s.id {'FOR UPDATE' if lock else ''}",  # noqa: S608
+        (_LOCKED if lock else _READ) if is_all else (_LOCKED_VISIBLE if lock else _READ_VISIBLE),
         {"ids": list(session_ids), **({} if visibility is None else visibility.parameters())},
         read=lambda rows: {row["id"]: session_records.session(row) for row in rows},
     )
@@ -403,15 +500,50 @@ def reading(
 
 def reading_kernels(session_ids: Collection[uuid.UUID]) -> Query[dict[uuid.UUID, list[KernelRecord]]]:
     """Returns `read_kernels` as a query among others."""
-    return Query(
-        f"""
-            SELECT {_KERNEL_COLUMNS}, a.goal, a.observed, (a.kernel_id IS NULL OR a.end_time IS NOT NULL) AS attempt_ended,
-                coalesce(a.observed_end_time, a.end_time) AS attempt_end_time, a.usage AS attempt_usage
-            FROM kernel k LEFT JOIN attempt a ON a.kernel_id = k.id AND a.epoch = k.epoch
-            WHERE k.session_id = ANY(:ids) ORDER BY k.session_id, k.local_rank
-        """,  # noqa: S608
-        {"ids": list(session_ids)},
-        read=session_records.kernels_by_session,
+    return Query(_KERNELS, {"ids": list(session_ids)}, read=session_records.kernels_by_session)
+
+
+_LISTED = columns_of(Session, SessionRecord)
+# Details are not read for lists.
+_LISTED = _LISTED[: [item.name for item in _LISTED].index("end_time") + 1]
+
+
+def _ordered_by(table: FromClause) -> tuple[ColumnElement[Any], ColumnElement[Any]]:
+    return table.c.create_time, table.c.id
+
+
+def _order(table: FromClause, *, newest_first: bool) -> list[ColumnElement[Any]]:
+    return [item.desc() if newest_first else item.asc() for item in _ordered_by(table)]
+
+
+@lru_cache(maxsize=256)
+def _page(
+    everything: bool, ended: bool, newest_first: bool, continues: bool, shape: tuple[tuple[str, str], ...]
+) -> Select[*tuple[Any, ...]]:
+    """A page of what a caller may read, of live sessions or of all; made once for each kind of question."""
+    page = select(*_LISTED, _session.c.spec_bytes, _session.c.cluster_size).where(*_comparisons(shape))
+    if not everything:
+        page = page.where(_IS_VISIBLE)
+    if not ended:
+        page = page.where(_IS_LIVE)
+    if continues:
+        names = ("after_time", "after_id")
+        place = tuple_(*_ordered_by(_session))
+        last = tuple_(*(parameter(name, item.type) for name, item in zip(names, _ordered_by(_session), strict=True)))
+        page = page.where(place < last if newest_first else place > last)
+    limited = page.limit(parameter("rows", Integer()))
+    one = limited.order_by(*_order(_session, newest_first=newest_first)).subquery("one")
+    size = one.c.spec_bytes + _KERNEL_BYTES * one.c.cluster_size
+    counted = select(
+        *one.c,
+        func.count().over().label("found"),
+        size.label("size"),
+        func.sum(size).over(order_by=_order(one, newest_first=newest_first), rows=(None, 0)).label("bytes"),
+    ).subquery("counted")
+    return (
+        select(*(counted.c[item.name] for item in _LISTED), counted.c.found)
+        .where(or_(counted.c.bytes <= parameter("most", BigInteger()), counted.c.bytes == counted.c.size))
+        .order_by(*_order(counted, newest_first=newest_first))
     )
 
 
@@ -430,64 +562,44 @@ async def list_page(
     how many there were up to `limit`. `terms` are (field, `=` or `!=`, value);
     `after` is the last row of the page before; with `full`, requests are whole.
     """
-    conditions, values = [visibility.condition("s")], dict[str, Any](visibility.parameters())
-    if not ended:
-        conditions.append("s.state NOT IN ('TERMINATED', 'CANCELLED')")
-    compared, parameters = _comparisons(terms)
-    conditions += compared
-    values |= parameters
-    direction, beyond = ("DESC", "<") if newest_first else ("ASC", ">")
-    if after is not None:
-        conditions.append(f"(s.create_time, s.id) {beyond} (CAST(:after_time AS timestamptz), CAST(:after_id AS uuid))")
-        values["after_time"], values["after_id"] = after
-    order = f"s.create_time {direction}, s.id {direction}"
-    found = await tx.execute(
-        text(f"""
-            SELECT {_LISTED_COLUMNS}, s.found FROM (
-                SELECT s.*, count(*) OVER () AS found,
-                    sum(s.spec_bytes + :of_kernel * s.cluster_size) OVER (ORDER BY {order} ROWS UNBOUNDED PRECEDING) AS bytes
-                FROM (SELECT * FROM session s WHERE {" AND ".join(conditions)} ORDER BY {order} LIMIT :limit) s
-            ) s
-            WHERE s.bytes <= :bytes OR s.bytes = s.spec_bytes + :of_kernel * s.cluster_size ORDER BY {order}
-        """),  # noqa: S608  # conditions are made of our own words, all values are parameters
-        {
-            **values,
-            "limit": limit,
-            "bytes": _FULL_PAGE_BYTES if full else _PAGE_BYTES,
-            "of_kernel": _KERNEL_BYTES,
-        },
-    )
+    shape = tuple((field, operator) for field, operator, _ in terms)
+    query = _page(visibility.everything, ended, newest_first, after is not None, shape)
+    place = {} if after is None else {"after_time": after[0], "after_id": after[1]}
+    most = _FULL_PAGE_BYTES if full else _PAGE_BYTES
+    given = {**visibility.parameters(), **_values(terms), **place, "rows": limit, "most": most}
+    found = await tx.execute(query, given)
     rows = fetched(found)
     return await in_slices(rows, session_records.listed_session), rows[0]["found"] if rows else 0
 
 
-def _comparisons(terms: Sequence[tuple[str, str, str]]) -> tuple[list[str], dict[str, str]]:
-    """Conditions on the session `s`, and the values of their parameters."""
-    conditions, values = [], {}
-    for number, (field, operator, value) in enumerate(terms):
-        comparison = "IS DISTINCT FROM" if operator == "!=" else "IS NOT DISTINCT FROM"
-        compared = f":value{number}"
-        if field.startswith("labels."):
-            values[f"key{number}"] = field.removeprefix("labels.")
-            column = f"s.labels->>:key{number}"
-        elif field == "number":
+def _comparisons(shape: Iterable[tuple[str, str]]) -> list[ColumnElement[bool]]:
+    """Returns the conditions of terms, (field, operator), on the parameters of `_values`."""
+    conditions = []
+    for position, (field, operator) in enumerate(shape):
+        differs, name = operator == "!=", f"value{position}"
+        if field == "number":
             # It is never NULL, and an index serves plain comparisons only.
-            column, compared = "s.number", f"CAST({compared} AS bigint)"
-            comparison = "<>" if operator == "!=" else "="
-        else:
-            column = f"s.{field}::text"
-        conditions.append(f"{column} {comparison} {compared}")
-        values[f"value{number}"] = value
-    return conditions, values
+            number = parameter(name, BigInteger())
+            conditions.append(_session.c.number != number if differs else _session.c.number == number)
+            continue
+        label = field.removeprefix("labels.")
+        compared = cast(_session.c[field], Text) if label == field else value_of(_session.c.labels, literal(label))
+        value = parameter(name, Text())
+        conditions.append(compared.is_distinct_from(value) if differs else compared.is_not_distinct_from(value))
+    return conditions
+
+
+def _values(terms: Iterable[tuple[str, str, str]]) -> dict[str, str]:
+    return {f"value{position}": value for position, (_, _, value) in enumerate(terms)}
 
 
 async def matching(
     tx: AsyncSession, terms: Sequence[tuple[str, str, str]], session_ids: Iterable[uuid.UUID]
 ) -> set[uuid.UUID]:
     """Returns those of some sessions that are there and match; `terms` are as in `list_page`."""
-    conditions, values = _comparisons(terms)
-    query = f"SELECT s.id FROM session s WHERE {' AND '.join(['s.id = ANY(:ids)', *conditions])}"  # noqa: S608  # our own words
-    found = await tx.execute(text(query), {**values, "ids": list(session_ids)})
+    compared = _comparisons((field, operator) for field, operator, _ in terms)
+    query = select(_session.c.id).where(_IS_ASKED, *compared)
+    found = await tx.execute(query, {"ids": list(session_ids), **_values(terms)})
     return set(found.scalars())
 
 
@@ -523,47 +635,109 @@ class KernelUpdate:
     pull: PulledBytes | None
 
 
+def _making_updated_sessions() -> Construct:
+    """Sessions that moved, with all that follows from their new states."""
+    columns = _session.c
+    of = {name: columns[name].type for name in _MOVED if name != "delay"}
+    r = objects("r", "rows", **of, delay=Float())
+    waits, runs, ends = (r.c.state == word(state) for state in ("PENDING", "RUNNING", "CANCELLED"))
+    is_over = r.c.state.in_(words("TERMINATED", "CANCELLED"))
+    begin = func.coalesce(columns.start_time, func.now())
+    oom = cast(literal_column(f"'$[*] ? (@.type == \"{ConditionType.OOM_KILLED}\")'"), JSONPATH)
+    return Construct(
+        update(_session)
+        .where(columns.id == r.c.id)
+        .values(
+            state=r.c.state,
+            result=r.c.result,
+            exit_code=r.c.exit_code,
+            reason=r.c.reason,
+            message=r.c.message,
+            failed_starts=r.c.failed_starts,
+            retries=r.c.retries,
+            failed_agents=r.c.failed_agents,
+            force=or_(columns.force, r.c.force),
+            version=columns.version + literal_column("1"),
+            state_time=case((r.c.state != columns.state, func.now()), else_=columns.state_time),
+            start_time=case((runs, begin), (waits, null()), else_=columns.start_time),
+            expire_time=case((runs, begin + span(columns.time_limit_seconds))),
+            end_time=case((is_over, func.now())),
+            last_failure=case(
+                (r.c.delay.is_not(None), r.c.reason + literal_column("': '", Text()) + r.c.message),
+                else_=columns.last_failure,
+            ),
+            network=case((waits, word("")), else_=columns.network),
+            nomination=case((waits, columns.nomination), else_=EMPTY_OBJECT),
+            explanation=case((waits, columns.explanation), else_=EMPTY_OBJECT),
+            conditions=case(
+                (or_(ends, waits), EMPTY_LIST),
+                (r.c.state == word("TERMINATED"), func.jsonb_path_query_array(columns.conditions, oom)),
+                else_=columns.conditions,
+            ),
+            next_try_time=case((r.c.delay.is_(None), columns.next_try_time), else_=func.now() + span(r.c.delay)),
+        )
+    )
+
+
+def _making_updated_kernels() -> Construct:
+    columns = _kernel.c
+    r = objects(
+        "r",
+        "rows",
+        **{name: columns[name].type for name in ("id", "state", "agent_id", "exit_code", "reason", "pull")},
+        image=JSONB(),
+    )
+    waits, pulls = r.c.state == word("PENDING"), r.c.state == word("PULLING")
+    return Construct(
+        update(_kernel)
+        .where(columns.id == r.c.id)
+        .values(
+            state=r.c.state,
+            agent_id=r.c.agent_id,
+            exit_code=r.c.exit_code,
+            reason=r.c.reason,
+            address=case((waits, word("")), else_=columns.address),
+            image_digest=value_of(r.c.image, literal_column("'digest'")),
+            image_id=value_of(r.c.image, literal_column("'id'")),
+            service_ports=r.c.image[literal_column("'service_ports'", Text())],
+            pull=case((pulls, func.coalesce(r.c.pull, columns.pull)), else_=EMPTY_OBJECT),
+        )
+    )
+
+
+_MOVED = [field.name for field in fields(SessionUpdate)]
+_UPDATED_SESSIONS, _UPDATED_KERNELS = _making_updated_sessions(), _making_updated_kernels()
+
+
 def update_statements(
     sessions: Iterable[SessionUpdate], kernels: Iterable[KernelUpdate]
 ) -> tuple[Statement, Statement]:
     """Returns the statements that update sessions and kernels which moved."""
-    of_sessions = Statement(
-        f"""
-            UPDATE session SET state = r.state, result = r.result, exit_code = r.exit_code, reason = r.reason, message = r.message,
-                failed_starts = r.failed_starts, retries = r.retries, failed_agents = r.failed_agents, force = session.force OR r.force,
-                version = version + 1,
-                state_time = CASE WHEN r.state <> session.state THEN now() ELSE state_time END,
-                start_time = CASE r.state WHEN 'RUNNING' THEN coalesce(start_time, now()) WHEN 'PENDING' THEN NULL ELSE start_time END,
-                expire_time = CASE WHEN r.state = 'RUNNING'
-                    THEN coalesce(start_time, now()) + make_interval(secs => time_limit_seconds) END,
-                end_time = CASE WHEN r.state IN ('TERMINATED', 'CANCELLED') THEN now() END,
-                last_failure = CASE WHEN r.delay IS NOT NULL THEN r.reason || ': ' || r.message ELSE last_failure END,
-                network = CASE WHEN r.state = 'PENDING' THEN '' ELSE network END,
-                nomination = CASE WHEN r.state = 'PENDING' THEN nomination ELSE '{{}}' END,
-                explanation = CASE WHEN r.state = 'PENDING' THEN explanation ELSE '{{}}' END,
-                conditions = CASE WHEN r.state IN ('CANCELLED', 'PENDING') THEN '[]'
-                    WHEN r.state = 'TERMINATED' THEN jsonb_path_query_array(conditions, '$[*] ? (@.type == "{ConditionType.OOM_KILLED}")')
-                    ELSE conditions END,
-                next_try_time = CASE WHEN r.delay IS NULL THEN next_try_time ELSE now() + make_interval(secs => r.delay) END
-            FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(id uuid, state text, result text, exit_code int, reason text, message text,
-                failed_starts int, retries int, failed_agents jsonb, delay double precision, force boolean)
-            WHERE session.id = r.id
-        """,  # noqa: S608  # our own words
-        {"rows": recordset(sessions)},
+    return (
+        Statement(_UPDATED_SESSIONS, {"rows": recordset(sessions)}),
+        Statement(_UPDATED_KERNELS, {"rows": recordset(kernels)}),
     )
-    of_kernels = Statement(
-        """
-            UPDATE kernel SET state = r.state, agent_id = r.agent_id, exit_code = r.exit_code, reason = r.reason,
-                address = CASE WHEN r.state = 'PENDING' THEN '' ELSE address END,
-                image_digest = r.image->>'digest', image_id = r.image->>'id', service_ports = r.image->'service_ports',
-                pull = CASE WHEN r.state = 'PULLING' THEN coalesce(r.pull, kernel.pull) ELSE '{}' END
-            FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(id uuid, state text, agent_id text, exit_code int, reason text,
-                image jsonb, pull jsonb)
-            WHERE kernel.id = r.id
-        """,
-        {"rows": recordset(kernels)},
+
+
+def _making_changed() -> Construct:
+    columns, holds = _session.c, parameter("holds", Boolean())
+    changeable = cast(parameter("changeable", ARRAY(Text)), ARRAY(Text))
+    return Construct(
+        update(_session)
+        .where(columns.id == parameter("changed_id", Uuid()))
+        .values(
+            name=parameter("new_name", Text()),
+            priority=parameter("new_priority", Integer()),
+            hold=holds,
+            spec=columns.spec.op("-")(changeable).op("||")(json_parameter("members")),
+            nomination=case((holds, EMPTY_OBJECT), else_=columns.nomination),
+            state_time=case((and_(columns.hold, not_(holds)), func.now()), else_=columns.state_time),
+            version=columns.version + literal_column("1"),
+        )
     )
-    return of_sessions, of_kernels
+
+
+_CHANGED = _making_changed()
 
 
 async def change(tx: Transaction, session_id: uuid.UUID, spec: SessionSpec) -> None:
@@ -575,20 +749,14 @@ async def change(tx: Transaction, session_id: uuid.UUID, spec: SessionSpec) -> N
     try:
         await tx.pipeline(
             Statement(
-                """
-                UPDATE session SET name = :name, priority = :priority, hold = :hold,
-                    spec = (spec - CAST(:changeable AS text[])) || CAST(:changed AS jsonb),
-                    nomination = CASE WHEN :hold THEN '{}' ELSE nomination END,
-                    state_time = CASE WHEN hold AND NOT :hold THEN now() ELSE state_time END, version = version + 1
-                WHERE id = :id
-                """,
+                _CHANGED,
                 {
-                    "id": session_id,
-                    "name": spec.name,
-                    "priority": spec.priority,
-                    "hold": spec.hold,
+                    "changed_id": session_id,
+                    "new_name": spec.name,
+                    "new_priority": spec.priority,
+                    "holds": spec.hold,
                     "changeable": list(_CHANGEABLE),
-                    "changed": orjson.dumps(changed).decode(),
+                    "members": json_text(changed),
                 },
             )
         )
@@ -596,9 +764,18 @@ async def change(tx: Transaction, session_id: uuid.UUID, spec: SessionSpec) -> N
         raise NameTaken("session", spec.name) from error
 
 
+_PULLED = Construct(update(_session).where(_IS_ASKED).values(pull_time=func.now()))
+_of = objects("r", "rows", id=Uuid(), conditions=JSONB())
+_CONDITIONS = Construct(
+    update(_session)
+    .where(_session.c.id == _of.c.id)
+    .values(conditions=_of.c.conditions, version=_session.c.version + literal_column("1"))
+)
+
+
 def pull_statement(session_ids: Collection[uuid.UUID]) -> Statement:
     """Records that image pulls of these sessions progressed."""
-    return Statement("UPDATE session SET pull_time = now() WHERE id = ANY(:ids)", {"ids": list(session_ids)})
+    return Statement(_PULLED, {"ids": list(session_ids)})
 
 
 async def set_conditions(
@@ -610,18 +787,11 @@ async def set_conditions(
 
 def condition_statement(conditions: Mapping[uuid.UUID, Sequence[object]]) -> Statement:
     """Returns the statement that replaces the conditions of sessions; each is a Condition, or as it is stored."""
-    return Statement(
-        """
-            UPDATE session SET conditions = r.conditions, version = version + 1
-            FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(id uuid, conditions jsonb) WHERE session.id = r.id
-        """,
-        {"rows": recordset({"id": id_, "conditions": of} for id_, of in conditions.items())},
-    )
+    return Statement(_CONDITIONS, {"rows": recordset({"id": id_, "conditions": of} for id_, of in conditions.items())})
 
 
 async def queue_length(tx: AsyncSession, group: str) -> int:
     """Returns the number of sessions that wait in a group."""
-    number = await tx.execute(
-        text("SELECT count(*) FROM session WHERE state = 'PENDING' AND resource_group = :group"), {"group": group}
-    )
+    query = select(func.count()).where(_session.c.state == word("PENDING"), _session.c.resource_group == group)
+    number = await tx.execute(query)
     return int(number.scalar_one())

@@ -4,21 +4,36 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import text
+from sqlalchemy import ColumnElement, FromClause, Select, Text, and_, cast, func, literal, or_, select, tuple_, update
+from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from retinue.manager.store.postgres.constructs import table_of, word
 from retinue.manager.store.postgres.recordset import Row, fetched
+from retinue.manager.store.tables import Template, TemplateVersion
 
+_template, _version = table_of(Template), table_of(TemplateVersion)
 # A version of a template with the template it is one of.
-_BASIC_COLUMNS = """
-    t.id, t.name, t.project, t.owner, t.version AS newest, t.create_time, t.delete_time,
-    v.version, v.description, v.author, v.create_time AS update_time
-"""
-_COLUMNS = f"{_BASIC_COLUMNS}, v.spec::text AS spec"
+_BASIC = [
+    _template.c.id,
+    _template.c.name,
+    _template.c.project,
+    _template.c.owner,
+    _template.c.version.label("newest"),
+    _template.c.create_time,
+    _template.c.delete_time,
+    _version.c.version,
+    _version.c.description,
+    _version.c.author,
+    _version.c.create_time.label("update_time"),
+]
+_SPEC = cast(_version.c.spec, Text).label("spec")
+_OF_TEMPLATE = _version.c.template_id == _template.c.id
+_PROJECT = func.coalesce(_template.c.project, word(""))
 # What a page of whole templates takes of the database.
 _PAGE_BYTES = 1024 * 1024
 
@@ -59,14 +74,11 @@ class Scope:
     projects: Collection[str] | None
     shared: bool = True
 
-    def condition(self) -> str:
-        """Returns the condition as SQL over the parameters of `parameters`."""
-        own = "t.project IS NOT NULL" if self.projects is None else "t.project = ANY(:scope_projects)"
-        return f"({own} OR t.project IS NULL)" if self.shared else own
-
-    def parameters(self) -> dict[str, Any]:
-        """Returns the values that `condition` needs."""
-        return {} if self.projects is None else {"scope_projects": list(self.projects)}
+    def condition(self) -> ColumnElement[bool]:
+        """Returns the condition on templates."""
+        of_all = _template.c.project.is_(None)
+        own = ~of_all if self.projects is None else _template.c.project.in_(list(self.projects))
+        return or_(own, of_all) if self.shared else own
 
 
 class Page(NamedTuple):
@@ -78,37 +90,32 @@ class Page(NamedTuple):
 
 async def create(tx: AsyncSession, name: str, project: str | None, author: str) -> uuid.UUID | None:
     """Inserts a template without a version yet; returns its id, None when the name is taken."""
-    made = await tx.execute(
-        text("""
-            INSERT INTO template (id, project, name, owner, version) VALUES (:id, :project, :name, :author, 0)
-            ON CONFLICT DO NOTHING RETURNING id
-        """),
-        {"id": uuid.uuid4(), "project": project, "name": name, "author": author},
-    )
+    new = insert(_template).values(id=uuid.uuid4(), project=project, name=name, owner=author, version=0)
+    made = await tx.execute(new.on_conflict_do_nothing().returning(_template.c.id))
     return made.scalar_one_or_none()
 
 
 async def add_version(tx: AsyncSession, template_id: uuid.UUID, *, description: str, spec: str, author: str) -> None:
     """Inserts the next version of a template that the transaction has locked."""
-    await tx.execute(
-        text("""
-            WITH t AS (UPDATE template SET version = version + 1 WHERE id = :id RETURNING id, version)
-            INSERT INTO template_version (template_id, version, description, spec, author)
-            SELECT t.id, t.version, :description, CAST(:spec AS jsonb), :author FROM t
-        """),
-        {"id": template_id, "description": description, "spec": spec, "author": author},
+    t = (
+        update(_template)
+        .where(_template.c.id == template_id)
+        .values(version=_template.c.version + 1)
+        .returning(_template.c.id, _template.c.version)
+        .cte("t")
     )
+    stored = cast(literal(spec, Text()), JSONB)
+    new = select(t.c.id, t.c.version, literal(description), stored, literal(author))
+    columns = ["template_id", "version", "description", "spec", "author"]
+    await tx.execute(insert(_version).from_select(columns, new, include_defaults=False))
 
 
 async def named(tx: AsyncSession, name: str, scope: Scope) -> list[TemplateName]:
     """Returns the templates with a name, those of projects first; at most two."""
-    found = await tx.execute(
-        text(f"""
-            SELECT t.id, t.project FROM template t WHERE t.name = :name AND t.delete_time IS NULL AND {scope.condition()}
-            ORDER BY t.project NULLS LAST LIMIT 2
-        """),  # noqa: S608  # the condition is ours, its values are parameters
-        {"name": name, **scope.parameters()},
+    query = select(_template.c.id, _template.c.project).where(
+        _template.c.name == name, _template.c.delete_time.is_(None), scope.condition()
     )
+    found = await tx.execute(query.order_by(_template.c.project.nulls_last()).limit(2))
     return [TemplateName(row["id"], row["project"]) for row in fetched(found)]
 
 
@@ -120,17 +127,16 @@ async def read(
     """
     if lock:
         # By itself: what is read with the lock in one statement may be older than the lock.
-        await tx.execute(text("SELECT FROM template WHERE id = :id FOR UPDATE"), {"id": template_id})
-    found = await tx.execute(
-        text(f"""
-            SELECT {_COLUMNS} FROM template t
-            JOIN template_version v ON v.template_id = t.id AND v.version = coalesce(nullif(:version, 0), t.version)
-            WHERE t.id = :id AND {scope.condition()}
-        """),  # noqa: S608
-        {"id": template_id, "version": version, **scope.parameters()},
+        await tx.execute(select(_template.c.id).where(_template.c.id == template_id).with_for_update())
+    number = version or _template.c.version
+    query = (
+        select(*_BASIC, _SPEC)
+        .join_from(_template, _version, and_(_OF_TEMPLATE, _version.c.version == number))
+        .where(_template.c.id == template_id, scope.condition())
     )
+    found = await tx.execute(query)
     rows = fetched(found)
-    return _template(rows[0]) if rows else None
+    return _record(rows[0]) if rows else None
 
 
 async def list_page(tx: AsyncSession, scope: Scope, *, after: tuple[str, str], limit: int, full: bool) -> Page:
@@ -138,48 +144,44 @@ async def list_page(tx: AsyncSession, scope: Scope, *, after: tuple[str, str], l
     of the one before, '' for none. Without `full` they have no `spec`;
     with it there are as many as the bytes of a page hold.
     """
-    query = f"""
-        SELECT {_columns(full=full)} FROM template t JOIN template_version v ON v.template_id = t.id AND v.version = t.version
-        WHERE t.delete_time IS NULL AND {scope.condition()} AND (t.name, coalesce(t.project, '')) > (:name, :project)
-        ORDER BY t.name, coalesce(t.project, '') LIMIT :limit
-    """  # noqa: S608
-    values = {"name": after[0], "project": after[1], "limit": limit, **scope.parameters()}
-    return await _bounded(tx, query, "name, coalesce(project, '')", values)
+    query = (
+        select(*_columns(full=full))
+        .join_from(_template, _version, and_(_OF_TEMPLATE, _version.c.version == _template.c.version))
+        .where(_template.c.delete_time.is_(None), scope.condition())
+        .where(tuple_(_template.c.name, _PROJECT) > tuple_(*map(literal, after)))
+        .order_by(_template.c.name, _PROJECT)
+        .limit(limit)
+    )
+    return await _bounded(tx, query, lambda page: [page.c.name, func.coalesce(page.c.project, word(""))])
 
 
 async def list_versions(tx: AsyncSession, template_id: uuid.UUID, *, before: int, limit: int, full: bool) -> Page:
     """Returns versions of a template, newest first, only those before a number unless that is 0;
     otherwise as `list_page`.
     """
-    query = f"""
-        SELECT {_columns(full=full)} FROM template t JOIN template_version v ON v.template_id = t.id
-        WHERE t.id = :id AND (:before = 0 OR v.version < :before) ORDER BY v.version DESC LIMIT :limit
-    """  # noqa: S608
-    values = {"id": template_id, "before": before, "limit": limit}
-    return await _bounded(tx, query, "version DESC", values)
+    query = select(*_columns(full=full)).join_from(_template, _version, _OF_TEMPLATE)
+    query = query.where(_template.c.id == template_id).order_by(_version.c.version.desc()).limit(limit)
+    page = query.where(_version.c.version < before) if before else query
+    return await _bounded(tx, page, lambda page: [page.c.version.desc()])
 
 
-def _columns(*, full: bool) -> str:
-    return f"{_COLUMNS}, v.spec_bytes" if full else f"{_BASIC_COLUMNS}, 0 AS spec_bytes"
+def _columns(*, full: bool) -> list[ColumnElement[Any]]:
+    return [*_BASIC, _SPEC, _version.c.spec_bytes] if full else [*_BASIC, literal(0).label("spec_bytes")]
 
 
-async def _bounded(tx: AsyncSession, query: str, order: str, values: Mapping[str, Any]) -> Page:
+async def _bounded(
+    tx: AsyncSession, query: Select[*tuple[Any, ...]], order: Callable[[FromClause], Sequence[ColumnElement[Any]]]
+) -> Page:
     """Returns the first rows of a query, at least one, of which the requests fit in a page."""
-    found = await tx.execute(
-        text(f"""
-            SELECT * FROM (
-                SELECT p.*, count(*) OVER () AS found, sum(p.spec_bytes) OVER (ORDER BY {order} ROWS UNBOUNDED PRECEDING) AS bytes
-                FROM ({query}) p
-            ) p
-            WHERE p.bytes <= :bytes OR p.bytes = p.spec_bytes ORDER BY {order}
-        """),  # noqa: S608  # all of it is ours, its values are parameters
-        {**values, "bytes": _PAGE_BYTES},
-    )
-    rows = fetched(found)
-    return Page([_template(row) for row in rows], rows[0]["found"] if rows else 0)
+    page = query.subquery("page")
+    size = func.sum(page.c.spec_bytes).over(order_by=order(page), rows=(None, 0))
+    p = select(*page.c, func.count().over().label("found"), size.label("bytes")).subquery("p")
+    fits = or_(p.c.bytes <= _PAGE_BYTES, p.c.bytes == p.c.spec_bytes)
+    rows = fetched(await tx.execute(select(p).where(fits).order_by(*order(p))))
+    return Page([_record(row) for row in rows], rows[0]["found"] if rows else 0)
 
 
-def _template(row: Row) -> TemplateRecord:
+def _record(row: Row) -> TemplateRecord:
     return TemplateRecord(
         row["id"],
         row["name"],
@@ -198,4 +200,4 @@ def _template(row: Row) -> TemplateRecord:
 
 async def delete(tx: AsyncSession, template_id: uuid.UUID) -> None:
     """Deletes a template: its name is free again, and its versions stay."""
-    await tx.execute(text("UPDATE template SET delete_time = now() WHERE id = :id"), {"id": template_id})
+    await tx.execute(update(_template).where(_template.c.id == template_id).values(delete_time=func.now()))

@@ -5,24 +5,29 @@ from __future__ import annotations
 import datetime as dt
 import uuid
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
-from sqlalchemy import text
+from sqlalchemy import Executable, Integer, Select, Text, and_, cast, delete, func, literal, select, true, update
+from sqlalchemy.dialects.postgresql import distinct_on
+from sqlalchemy.dialects.postgresql import insert as insert_into
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.domain.session.events import Happening, UnreadableEvent, parse_event
+from retinue.manager.store.postgres.constructs import columns_of, json_of, objects, parameter, table_of, words
 from retinue.manager.store.postgres.recordset import fetched, recordset
+from retinue.manager.store.tables import Journal, JournalHead, Session, Webhook, WebhookCursor, WebhookDelivery
+
+_journal, _head, _session = table_of(Journal), table_of(JournalHead), table_of(Session)
+_webhook, _cursor, _delivery = table_of(Webhook), table_of(WebhookCursor), table_of(WebhookDelivery)
 
 
 async def insert(tx: AsyncSession, rows: Iterable[tuple[uuid.UUID, int, str, list[str], bytes]]) -> None:
     """Writes webhooks of new sessions: (session, place among its webhooks, url, events, sealed secret)."""
     for session_id, position, url, events, secret in rows:
-        await tx.execute(
-            text("""
-                INSERT INTO webhook (session_id, position, url, events, secret) VALUES (:id, :position, :url, CAST(:events AS jsonb), :secret)
-            """),
-            {"id": session_id, "position": position, "url": url, "events": recordset(events), "secret": secret},
-        )
+        stored = json_of(events)
+        row = {"session_id": session_id, "position": position, "url": url, "events": stored, "secret": secret}
+        await tx.execute(insert_into(_webhook).values(**row))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,87 +78,130 @@ class WebhookEventRecord:
 
 async def read_cursor(tx: AsyncSession) -> tuple[int, int]:
     """The revision that the journal was gone through to, and the newest."""
-    row = await tx.execute(text("SELECT c.revision, h.revision FROM webhook_cursor c, journal_head h"))
+    row = await tx.execute(select(_cursor.c.revision, _head.c.revision).join_from(_cursor, _head, true()))
     cursor, newest = row.one()
     return cursor, newest
 
 
+_EVENTS = (
+    select(
+        _journal.c.kind,
+        cast(_journal.c.payload, Text),
+        _journal.c.revision,
+        _journal.c.create_time,
+        _journal.c.session_id,
+        _journal.c.owner,
+        _journal.c.project,
+        _session.c.name,
+        _webhook.c.position,
+        _webhook.c.events,
+    )
+    .join_from(_journal, _webhook, _webhook.c.session_id == _journal.c.session_id)
+    .join(_session, _session.c.id == _journal.c.session_id)
+)
+
+
 async def read_events(tx: AsyncSession, after: int, upto: int) -> list[WebhookEventRecord]:
     """Returns the entries of the journal about sessions with webhooks, once for each of these."""
-    found = await tx.execute(
-        text("""
-            SELECT j.kind, j.payload::text, j.revision, j.create_time, j.session_id, j.owner, j.project, s.name, w.position, w.events
-            FROM journal j JOIN webhook w ON w.session_id = j.session_id JOIN session s ON s.id = j.session_id
-            WHERE j.revision > :after AND j.revision <= :upto ORDER BY j.revision, w.position
-        """),
-        {"after": after, "upto": upto},
-    )
+    query = _EVENTS.where(_journal.c.revision > after, _journal.c.revision <= upto)
+    found = await tx.execute(query.order_by(_journal.c.revision, _webhook.c.position))
     return [WebhookEventRecord(parse_event(kind, payload), *values) for kind, payload, *values in found]
+
+
+def _making_added() -> Executable:
+    columns = columns_of(WebhookDelivery, NewDelivery)
+    rows = objects("given", "rows", **{item.name: item.type for item in columns})
+    names = [*(item.name for item in columns), "tries", "next_try_time"]
+    new = select(*rows.c, literal(0), func.now())
+    return insert_into(_delivery).from_select(names, new, include_defaults=False).on_conflict_do_nothing()
+
+
+_ADDED = _making_added()
 
 
 async def add(tx: AsyncSession, upto: int, deliveries: Iterable[NewDelivery]) -> None:
     """Writes what is to be sent; the journal was read up to `upto`."""
-    await tx.execute(
-        text("""
-            INSERT INTO webhook_delivery (session_id, position, revision, event, body, tries, next_try_time)
-            SELECT session_id, position, revision, event, body, 0, now() FROM jsonb_to_recordset(CAST(:rows AS jsonb))
-                AS r(session_id uuid, position int, revision bigint, event text, body text)
-            ON CONFLICT DO NOTHING
-        """),
-        {"rows": recordset(deliveries)},
-    )
-    await tx.execute(text("UPDATE webhook_cursor SET revision = greatest(revision, :upto)"), {"upto": upto})
+    await tx.execute(_ADDED, {"rows": recordset(deliveries)})
+    await tx.execute(update(_cursor).values(revision=func.greatest(_cursor.c.revision, upto)))
     await drop_finished(tx)
+
+
+def _making_due() -> Select[*tuple[Any, ...]]:
+    key = (_delivery.c.session_id, _delivery.c.position)
+    # Of each webhook.
+    first = (
+        select(*columns_of(WebhookDelivery, NewDelivery), _delivery.c.tries, _delivery.c.next_try_time)
+        .ext(distinct_on(*key))
+        .order_by(*key, _delivery.c.revision)
+        .subquery("first")
+    )
+    turn = func.row_number().over(partition_by=_session.c.owner, order_by=(first.c.next_try_time, first.c.revision))
+    of_webhook = and_(_webhook.c.session_id == first.c.session_id, _webhook.c.position == first.c.position)
+    due = (
+        select(*first.c, _webhook.c.url, _webhook.c.secret, turn.label("turn"))
+        .join_from(first, _webhook, of_webhook)
+        .join(_session, _session.c.id == first.c.session_id)
+        .where(first.c.next_try_time <= func.now())
+        .subquery("due")
+    )
+    return (
+        select(*(due.c[field.name] for field in fields(Delivery)))
+        .where(due.c.turn <= parameter("each", Integer()))
+        .order_by(due.c.turn, due.c.next_try_time)
+        .limit(parameter("most", Integer()))
+    )
+
+
+_DUE = _making_due()
 
 
 async def read_due(tx: AsyncSession, limit: int, each: int) -> list[Delivery]:
     """Returns what is due: of each webhook the oldest only, so that it is sent in order,
     and at most `each` of one owner, in turns.
     """
-    found = await tx.execute(
-        text("""
-            SELECT session_id, position, revision, event, body, tries, url, secret FROM (
-                SELECT first.*, w.url, w.secret, row_number() OVER (PARTITION BY s.owner ORDER BY first.next_try_time, first.revision) AS turn
-                FROM (
-                    SELECT DISTINCT ON (session_id, position) session_id, position, revision, event, body, tries, next_try_time
-                    FROM webhook_delivery ORDER BY session_id, position, revision
-                ) first JOIN webhook w USING (session_id, position) JOIN session s ON s.id = first.session_id
-                WHERE first.next_try_time <= now()
-            ) due WHERE turn <= :each ORDER BY turn, next_try_time LIMIT :limit
-        """),
-        {"limit": limit, "each": each},
-    )
+    found = await tx.execute(_DUE, {"most": limit, "each": each})
     return [Delivery(**row) for row in fetched(found)]
 
 
 async def anything_left(tx: AsyncSession) -> bool:
     """Returns whether anything is still to be sent, now or later."""
-    return bool((await tx.execute(text("SELECT EXISTS (SELECT FROM webhook_delivery)"))).scalar_one())
+    return bool((await tx.execute(select(select(_delivery.c.revision).exists()))).scalar_one())
 
 
 async def settle(tx: AsyncSession, delivery: Delivery, retry_seconds: float | None) -> None:
     """Removes a delivery that was sent or is given up; with `retry_seconds`, it is tried again after that."""
-    key = {"id": delivery.session_id, "position": delivery.position, "revision": delivery.revision}
-    where = "WHERE session_id = :id AND position = :position AND revision = :revision"
+    is_it = and_(
+        _delivery.c.session_id == delivery.session_id,
+        _delivery.c.position == delivery.position,
+        _delivery.c.revision == delivery.revision,
+    )
     if retry_seconds is None:
-        await tx.execute(text(f"DELETE FROM webhook_delivery {where}"), key)  # noqa: S608  # ours
+        await tx.execute(delete(_delivery).where(is_it))
         await drop_finished(tx)
     else:
-        await tx.execute(
-            text(
-                f"UPDATE webhook_delivery SET tries = tries + 1, next_try_time = now() + make_interval(secs => :pause) {where}"  # noqa: S608
-            ),
-            {**key, "pause": retry_seconds},
-        )
+        next_try_time = func.now() + dt.timedelta(seconds=retry_seconds)
+        retried = update(_delivery).where(is_it).values(tries=_delivery.c.tries + 1, next_try_time=next_try_time)
+        await tx.execute(retried)
+
+
+def _making_finished() -> Executable:
+    is_left = select(_delivery.c.revision).where(
+        _delivery.c.session_id == _webhook.c.session_id, _delivery.c.position == _webhook.c.position
+    )
+    is_unread = select(_journal.c.revision).where(
+        _journal.c.session_id == _webhook.c.session_id, _journal.c.revision > _cursor.c.revision
+    )
+    return delete(_webhook).where(
+        _session.c.id == _webhook.c.session_id,
+        _session.c.state.in_(words("TERMINATED", "CANCELLED")),
+        ~is_left.exists(),
+        ~is_unread.correlate(_webhook).exists(),
+    )
+
+
+_FINISHED = _making_finished()
 
 
 async def drop_finished(tx: AsyncSession) -> None:
     """Removes the webhooks, with their secrets, of sessions that have ended and of which everything was sent."""
-    await tx.execute(
-        text("""
-            DELETE FROM webhook w USING session s
-            WHERE s.id = w.session_id AND s.state IN ('TERMINATED', 'CANCELLED')
-              AND NOT EXISTS (SELECT FROM webhook_delivery d WHERE d.session_id = w.session_id AND d.position = w.position)
-              AND NOT EXISTS (SELECT FROM journal j, webhook_cursor c WHERE j.session_id = w.session_id AND j.revision > c.revision)
-        """)
-    )
+    await tx.execute(_FINISHED)

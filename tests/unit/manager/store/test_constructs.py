@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
-import pytest
-from sqlalchemy import BigInteger, Text, select
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from typing import Any
 
+import pytest
+from sqlalchemy import BigInteger, Float, Text, select
+from sqlalchemy.dialects.postgresql.psycopg import PGDialectAsync_psycopg
+from sqlalchemy.sql import Delete, Insert, Select, Update
+from sqlalchemy.sql.dml import UpdateBase
+
+from retinue.manager import store
 from retinue.manager.store.placement.shares import Difference
-from retinue.manager.store.postgres.constructs import Construct, columns_of, lists, one_of, table_of, word
+from retinue.manager.store.postgres.constructs import (
+    Construct,
+    columns_of,
+    json_of,
+    json_parameter,
+    lists,
+    one_of,
+    parameter,
+    span,
+    table_of,
+    word,
+)
 from retinue.manager.store.tables import Claim, DrfShare
 
 _claim = table_of(Claim)
@@ -45,3 +65,45 @@ def test_a_record_names_its_columns_and_no_others() -> None:
     assert [column.name for column in columns_of(Claim, Difference)] == ["resource_group", "owner", "slot", "amount"]
     with pytest.raises(KeyError, match="slot"):
         columns_of(DrfShare, Difference)
+
+
+def test_spans_are_of_seconds() -> None:
+    assert Construct(select(span(parameter("age", Float())))).sql.startswith("SELECT %(age)s * interval '1 second'")
+
+
+def test_documents_are_written_in_one_way() -> None:
+    made = Construct(select(json_of(("a", 1)), json_parameter("other")))
+    assert made.sql.startswith("SELECT CAST(%(param_1)s::VARCHAR AS JSONB)")
+    assert "CAST(%(other)s::VARCHAR AS JSONB)" in made.sql
+    assert made.parameters({"other": "{}"}) == {"param_1": '["a",1]', "other": "{}"}
+
+
+def _constants() -> Iterator[tuple[str, object]]:
+    for module in pkgutil.walk_packages(store.__path__, f"{store.__name__}."):
+        if ".migrations" not in module.name:
+            for name, value in vars(importlib.import_module(module.name)).items():
+                yield f"{module.name}.{name}", value
+
+
+def test_every_statement_that_is_a_constant_can_be_compiled() -> None:
+    compiled = 0
+    for name, value in _constants():
+        if isinstance(value, Construct):
+            assert value.sql, name
+            compiled += 1
+        elif isinstance(value, Delete | Insert | Select | Update):
+            assert str(value.compile(dialect=PGDialectAsync_psycopg())), name  # type: ignore[no-untyped-call]
+            compiled += 1
+    assert compiled > 50
+
+
+def test_no_parameter_has_the_name_of_a_column_that_is_written() -> None:
+    # With such a parameter the library writes that column, too.
+    looked_at = 0
+    for name, value in _constants():
+        if isinstance(value, UpdateBase):
+            compiled: Any = value.compile(dialect=PGDialectAsync_psycopg())  # type: ignore[no-untyped-call]
+            asked = {key for key, bind in compiled.binds.items() if bind.required}
+            assert not asked & {column.key for column in value.table.columns}, name
+            looked_at += 1
+    assert looked_at > 5
