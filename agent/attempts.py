@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from retinue.rpc.core.retries import Retries
 
 ATTEMPT_ID = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,62})\.[0-9]{1,10}")
-"""Shape of an attempt's id, `KERNEL_ID.EPOCH`; it is also a name of directories and control groups."""
+"""Shape of an attempt's id, `KERNEL_ID.ATTEMPT`; it is also a name of directories and control groups."""
 
 
 class Goal(enum.Enum):

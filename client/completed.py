@@ -66,13 +66,13 @@ class _Output:
 
     def __init__(self) -> None:
         self._pieces: deque[bytes] = deque()
-        self._size = self._epoch = 0
+        self._size = self._attempt = 0
         self.dropped = 0
 
     def add(self, chunk: LogChunk) -> None:
-        if chunk.epoch > self._epoch:
+        if chunk.attempt > self._attempt:
             self._pieces.clear()
-            self._epoch, self._size, self.dropped = chunk.epoch, 0, 0
+            self._attempt, self._size, self.dropped = chunk.attempt, 0, 0
         self._pieces.append(chunk.data)
         self._size += len(chunk.data)
         self.dropped += chunk.dropped

@@ -28,15 +28,16 @@ _STREAMS: dict[log_stream_pb2.LogStream.ValueType, LogStream] = {
 
 @dataclass(frozen=True, slots=True)
 class LogChunk:
-    """A piece of the output of a kernel's try number `epoch`. `offset` is its first byte's; `dropped` bytes before it
-    fell to the size limit, or could not be written. `stream` is `stdout` or `stderr`, empty where it is not known.
+    """A piece of the output of a kernel, by the attempt of that number. `offset` is its first byte's; `dropped` bytes
+    before it fell to the size limit, or could not be written. `stream` is `stdout` or `stderr`, empty where it is not
+    known.
     """
 
     hostname: str
     offset: int
     data: bytes
     dropped: int = 0
-    epoch: int = 0
+    attempt: int = 0
     stream: LogStream = ""
 
     def __repr__(self) -> str:
@@ -55,14 +56,14 @@ async def stream_logs(  # the fields of the request
     follow: bool,
     since: dt.datetime | None = None,
     tail: int = 0,
-    epoch: int = 0,
+    attempt: int = 0,
     retry_budget: RetryBudget,
 ) -> AsyncGenerator[LogChunk, None]:
     """Yields output from `offset` on, every byte exactly once; of `hostname` (empty: `main1`) or of all kernels,
     interleaved.
 
-    Of the try number `epoch` (0: the newest). With `follow` it continues until the kernels have ended, with their later
-    tries. `since` leaves out what was printed before, more or less, and `tail` all but so many last lines.
+    Of the attempt with that number (0: the newest). With `follow` it continues until the kernels have ended, with their
+    later attempts. `since` leaves out what was printed before, more or less, and `tail` all but so many last lines.
     Raises CallError.
     """
     # By hostname, the try that is read, and all before which is known.
@@ -73,9 +74,9 @@ async def stream_logs(  # the fields of the request
     def request() -> kernel_service_pb2.StreamLogsRequest:
         # All kernels together cannot be had from an offset: after a break they come from the start, and what is known
         # is left out.
-        number, start = (0, 0) if all_kernels else max(positions.values(), default=(epoch, offset))
+        number, start = (0, 0) if all_kernels else max(positions.values(), default=(attempt, offset))
         made = kernel_service_pb2.StreamLogsRequest(
-            session=session, hostname=hostname, all=all_kernels, offset=start, follow=follow, epoch=number
+            session=session, hostname=hostname, all=all_kernels, offset=start, follow=follow, attempt=number
         )
         if since is not None and (all_kernels or not positions):
             made.since_time.FromDatetime(since)
@@ -86,10 +87,10 @@ async def stream_logs(  # the fields of the request
     def new(response: kernel_service_pb2.StreamLogsResponse) -> LogChunk | None:
         # The server says at which offset a span by time or by lines begins.
         first = response.offset if since is not None or tail else 0 if all_kernels else offset
-        number, start = positions.get(response.hostname, (response.epoch, first))
-        if response.epoch < number:
+        number, start = positions.get(response.hostname, (response.attempt, first))
+        if response.attempt < number:
             return None
-        return continuation(start if response.epoch == number else 0, response)
+        return continuation(start if response.attempt == number else 0, response)
 
     def is_progress(response: kernel_service_pb2.StreamLogsResponse) -> bool:
         # A kernel that is read from its start again and again would hide one that cannot be read.
@@ -114,7 +115,7 @@ async def stream_logs(  # the fields of the request
     ) as responses:
         async for response in responses:
             if (chunk := new(response)) is not None:
-                positions[response.hostname] = (response.epoch, chunk.offset + len(chunk.data))
+                positions[response.hostname] = (response.attempt, chunk.offset + len(chunk.data))
                 yield chunk
 
 
@@ -125,10 +126,10 @@ def continuation(position: int, response: kernel_service_pb2.StreamLogsResponse)
     if not response.data:
         # So much is lost, and nothing follows.
         lost = response.offset - position
-        return LogChunk(response.hostname, response.offset, b"", lost, response.epoch) if lost > 0 else None
+        return LogChunk(response.hostname, response.offset, b"", lost, response.attempt) if lost > 0 else None
     known = max(0, position - response.offset)
     if known >= len(response.data):
         return None
     start = response.offset + known
     stream = _STREAMS.get(response.stream, "")
-    return LogChunk(response.hostname, start, response.data[known:], start - position, response.epoch, stream)
+    return LogChunk(response.hostname, start, response.data[known:], start - position, response.attempt, stream)

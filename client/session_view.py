@@ -99,7 +99,7 @@ def _move_kernel(session: session_pb2.Session, event: session_pb2.SessionEvent) 
             break
     else:
         return
-    kernel.state, kernel.agent, kernel.epoch = move.to_state, move.agent, move.epoch
+    kernel.state, kernel.agent, kernel.attempt = move.to_state, move.agent, move.attempt
     kernel.address, kernel.reason = move.address, move.reason
     kernel.image_digest = move.image_digest or kernel.image_digest
     if move.service_ports:

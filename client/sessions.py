@@ -7,6 +7,8 @@ import uuid
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Unpack, cast
 
+from google.protobuf.field_mask_pb2 import FieldMask
+
 from retinue.client import enum_names
 from retinue.client.errors import OutOfRange, SessionEnded, WaitTimeout
 from retinue.client.kernel.attachment import Attachment, attach_start
@@ -441,11 +443,11 @@ class Sessions:
         A session with `hold` is not placed until that is taken away. With `etag`, only if the session still has that.
         `request_id` is a UUID: the same one again answers the same.
         """
+        changes = {"name": name, "priority": priority, "hold": hold}
         request = session_service_pb2.UpdateSessionRequest(
             session=session,
-            name=name,
-            priority=priority,
-            hold=hold,
+            spec=session_pb2.SessionSpec(name=name or "", priority=priority, hold=hold or False),
+            update_mask=FieldMask(paths=[field for field, value in changes.items() if value is not None]),
             etag=etag,
             request_id=request_id or str(uuid.uuid4()),
         )
@@ -538,13 +540,13 @@ class Sessions:
         follow: bool = False,
         since: dt.datetime | None = None,
         tail: int = 0,
-        epoch: int = 0,
+        attempt: int = 0,
     ) -> AsyncGenerator[LogChunk, None]:
         """Yields output of one kernel (default `main1`) from `offset`, or of all;
         `follow` continues until they have ended.
 
         `since` (with a time zone) leaves out what was printed before, up to a few seconds; `tail` all but so many last
-        lines of each kernel. `epoch` is the number of the try, by default the newest.
+        lines of each kernel. `attempt` is its number, by default that of the newest.
         """
         return stream_logs(
             self._kernels,
@@ -555,7 +557,7 @@ class Sessions:
             follow=follow,
             since=since,
             tail=tail,
-            epoch=epoch,
+            attempt=attempt,
             retry_budget=self._retry_budget,
         )
 

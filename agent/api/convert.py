@@ -41,6 +41,7 @@ from retinue.agent.v1 import agent_service_pb2
 from retinue.rpc import times
 from retinue.rpc.core.reasons import AgentConditionType
 from retinue.types.v1 import isolation_pb2, port_pb2, probe_pb2, pull_policy_pb2, runtime_pb2, usage_pb2
+from retinue.types.v1.layer_progress_pb2 import LayerProgress
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -115,8 +116,8 @@ HOSTNAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?")
 
 def desired_attempt(message: agent_service_pb2.Attempt) -> DesiredAttempt:
     """Returns the attempt of a message. Raises ApiError on one that could not even be recorded."""
-    if ATTEMPT_ID.fullmatch(message.id) is None or message.id != f"{message.kernel_id}.{message.epoch}":
-        raise invalid("attempts.id", f"{message.id!r} is not KERNEL_ID.EPOCH")
+    if ATTEMPT_ID.fullmatch(message.id) is None or message.id != f"{message.kernel_id}.{message.number}":
+        raise invalid("attempts.id", f"{message.id!r} is not KERNEL_ID.ATTEMPT")
     if (goal := GOALS.get(message.goal)) is None:
         raise invalid("attempts.goal", f"of attempt {message.id} is not set")
     if HOSTNAME.fullmatch(message.hostname) is None:
@@ -129,7 +130,7 @@ def desired_attempt(message: agent_service_pb2.Attempt) -> DesiredAttempt:
         id=message.id,
         session_id=message.session_id,
         kernel_id=message.kernel_id,
-        epoch=message.epoch,
+        epoch=message.number,
         hostname=message.hostname,
         image=message.image,
         command=tuple(message.command),
@@ -293,7 +294,7 @@ def attempt_status(
         log_size=attempt.log_size,
         image=None if attempt.image is None else _image_facts(attempt.image),
         layers=[
-            agent_service_pb2.LayerPull(id=layer.id, bytes=layer.bytes, total_bytes=layer.total, done=layer.done)
+            LayerProgress(id=layer.id, bytes=layer.bytes, total_bytes=layer.total, done=layer.done)
             for layer in attempt.layers
         ],
         health=_health(routed),

@@ -391,7 +391,7 @@ class _Stream:
         statuses = self._service.runtimes()
         self._offer = _offer(statuses, self._service.capacity())
         welcome.capacity.update(self._offer.capacity)
-        welcome.backends.extend(status.name for status in statuses if status.available)
+        welcome.available_runtimes.extend(status.name for status in statuses if status.available)
         welcome.runtimes.extend(map(runtime_status, statuses))
         welcome.reachable_networks.extend(self._service.reachable())
         self._welcomed = None if self._reconciler.fence is None else self._reconciler.fence.now()

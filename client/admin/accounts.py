@@ -61,8 +61,8 @@ class Projects:
 
     async def remove_member(self, project: str, user: str) -> pb.User:
         """Removes a user from a project; does nothing if the user is not a member."""
-        request = pb.RemoveMembershipRequest(user=user, project=project)
-        return (await call(self._stub.RemoveMembership, request)).user
+        request = pb.DeleteMembershipRequest(user=user, project=project)
+        return (await call(self._stub.DeleteMembership, request)).user
 
 
 class Users:
@@ -207,8 +207,8 @@ class SshKeys:
 
     async def add(self, public_key: str, *, description: str = "") -> pb.SshKey:
         """Registers a key of the caller: a line of OpenSSH's format."""
-        request = pb.AddSshKeyRequest(public_key=public_key, description=description)
-        return (await call(self._stub.AddSshKey, request)).key
+        request = pb.CreateSshKeyRequest(public_key=public_key, description=description)
+        return (await call(self._stub.CreateSshKey, request)).key
 
     async def list(self, *, user: str = "", limit: int | None = None) -> AsyncGenerator[pb.SshKey, None]:
         """Keys of a user (default: the caller)."""
@@ -223,7 +223,7 @@ class SshKeys:
 
     async def remove(self, fingerprint: str) -> pb.SshKey:
         """Removes a key; connections that were made with it end within seconds."""
-        return (await call(self._stub.RemoveSshKey, pb.RemoveSshKeyRequest(fingerprint=fingerprint))).key
+        return (await call(self._stub.DeleteSshKey, pb.DeleteSshKeyRequest(fingerprint=fingerprint))).key
 
 
 class Audit:

@@ -64,7 +64,7 @@ class Agents:
 
     async def get(self, agent_id: str) -> pb.Agent:
         """Returns one agent."""
-        return (await call(self._stub.GetAgent, pb.GetAgentRequest(agent_id=agent_id))).agent
+        return (await call(self._stub.GetAgent, pb.GetAgentRequest(agent=agent_id))).agent
 
     async def list(
         self,
@@ -90,34 +90,34 @@ class Agents:
         What still runs there after `deadline` is evicted: it runs on other agents if it may be run again,
         and ends otherwise.
         """
-        request = pb.DrainAgentRequest(agent_id=agent_id, etag=etag, keep_system=keep_system)
+        request = pb.DrainAgentRequest(agent=agent_id, etag=etag, keep_system=keep_system)
         if deadline is not None:
             request.deadline.CopyFrom(as_duration(deadline))
         return (await call(self._stub.DrainAgent, request)).agent
 
     async def undrain(self, agent_id: str, *, etag: str = "") -> pb.Agent:
         """Puts an agent back into scheduling."""
-        return (await call(self._stub.UndrainAgent, pb.UndrainAgentRequest(agent_id=agent_id, etag=etag))).agent
+        return (await call(self._stub.UndrainAgent, pb.UndrainAgentRequest(agent=agent_id, etag=etag))).agent
 
     async def revoke(self, agent_id: str, *, etag: str = "") -> None:
         """Makes an agent's certificate worthless for good, whatever it runs."""
-        await call(self._stub.RevokeAgent, pb.RevokeAgentRequest(agent_id=agent_id, etag=etag))
+        await call(self._stub.RevokeAgent, pb.RevokeAgentRequest(agent=agent_id, etag=etag))
 
     async def delete(self, agent_id: str, *, etag: str = "") -> None:
         """Removes an agent that runs nothing; refused while kernels of it are live."""
-        await call(self._stub.DeleteAgent, pb.DeleteAgentRequest(agent_id=agent_id, etag=etag))
+        await call(self._stub.DeleteAgent, pb.DeleteAgentRequest(agent=agent_id, etag=etag))
 
     async def confirm_lost(self, agent_ids: Sequence[str] = (), *, resource_group: str = "") -> Sequence[str]:
         """Confirms that agents are lost whose loss is held, by default all of a group; returns which had been held."""
-        request = pb.ConfirmLostAgentsRequest(agent_ids=agent_ids, resource_group=resource_group)
-        return (await call(self._stub.ConfirmLostAgents, request)).agent_ids
+        request = pb.ConfirmLostAgentsRequest(agents=agent_ids, resource_group=resource_group)
+        return (await call(self._stub.ConfirmLostAgents, request)).agents
 
     async def orphans(self, agent_id: str = "", *, limit: int | None = None) -> AsyncGenerator[pb.Orphan, None]:
         """Yields what agents, or one, run that the database does not know since it was restored from a backup."""
 
         async def fetch(token: str, size: int) -> pb.ListOrphansResponse:
             return await call(
-                self._stub.ListOrphans, pb.ListOrphansRequest(agent_id=agent_id, page_size=size, page_token=token)
+                self._stub.ListOrphans, pb.ListOrphansRequest(agent=agent_id, page_size=size, page_token=token)
             )
 
         async for orphan in paged(fetch, lambda page: page.orphans, limit):
@@ -125,7 +125,7 @@ class Agents:
 
     async def end_orphans(self, agent_id: str, attempt_ids: Sequence[str] = ()) -> Sequence[str]:
         """Has an agent end orphans, by default all of its; returns which, before they have ended."""
-        request = pb.EndOrphansRequest(agent_id=agent_id, attempt_ids=attempt_ids)
+        request = pb.EndOrphansRequest(agent=agent_id, attempt_ids=attempt_ids)
         return (await call(self._stub.EndOrphans, request)).attempt_ids
 
     async def create_join_token(
@@ -139,7 +139,7 @@ class Agents:
     ) -> pb.CreateJoinTokenResponse:
         """Creates a token with which nodes enrol as agents of a group, or as routers; it is shown once."""
         kind = enrollment_pb.NODE_KIND_ROUTER if router else enrollment_pb.NODE_KIND_AGENT
-        request = pb.CreateJoinTokenRequest(resource_group=resource_group, agent_id=agent_id, uses=uses, kind=kind)
+        request = pb.CreateJoinTokenRequest(resource_group=resource_group, agent=agent_id, uses=uses, kind=kind)
         if ttl is not None:
             request.ttl.CopyFrom(as_duration(ttl))
         return await call(self._stub.CreateJoinToken, request)
@@ -154,7 +154,7 @@ class Routers:
 
     async def get(self, router_id: str) -> pb.Router:
         """Returns one router, for administrators."""
-        return (await call(self._stub.GetRouter, pb.GetRouterRequest(router_id=router_id))).router
+        return (await call(self._stub.GetRouter, pb.GetRouterRequest(router=router_id))).router
 
     async def list(self, *, limit: int | None = None) -> AsyncGenerator[pb.Router, None]:
         """Routers by id, for administrators."""
@@ -167,7 +167,7 @@ class Routers:
 
     async def revoke(self, router_id: str) -> pb.Router:
         """Makes a router's certificate worthless: it gets no table any more, and reaches no replica."""
-        return (await call(self._stub.RevokeRouter, pb.RevokeRouterRequest(router_id=router_id))).router
+        return (await call(self._stub.RevokeRouter, pb.RevokeRouterRequest(router=router_id))).router
 
 
 class ResourceGroups:

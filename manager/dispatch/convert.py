@@ -142,7 +142,7 @@ def _facts(agent_id: str, message: pb.Welcome) -> NodeFacts:
         raise InvalidReportError(
             AgentConditionReason.WRONG_AGENT, f"it says that it is agent {values.quoted(message.agent_id)}"
         )
-    values.bounded(message.backends, _MAX_BACKENDS, "kinds of kernels")
+    values.bounded(message.available_runtimes, _MAX_BACKENDS, "kinds of kernels")
     return NodeFacts(
         agent_id=agent_id,
         instance=values.text(message.instance, 64),
@@ -150,7 +150,7 @@ def _facts(agent_id: str, message: pb.Welcome) -> NodeFacts:
         version=values.text(message.version, 64),
         architecture=values.word(message.architecture, "the architecture"),
         capacity=values.capacity(message.capacity),
-        backends=tuple(values.word(backend, "a kind of kernels") for backend in message.backends if backend),
+        backends=tuple(values.word(backend, "a kind of kernels") for backend in message.available_runtimes if backend),
         runtimes=tuple(
             RuntimeStatus(
                 values.text(status.name, 32), status.available, values.text(status.message, _MAX_RUNTIME_TEXT)
@@ -467,7 +467,7 @@ def _attempt(attempt: AttemptSpec) -> pb.Attempt:
         id=attempt.id,
         session_id=attempt.session_id,
         kernel_id=attempt.kernel_id,
-        epoch=attempt.epoch,
+        number=attempt.epoch,
         goal=pb.Goal.Value(f"GOAL_{attempt.goal}"),
         stop_grace=grace,
         hostname=attempt.hostname,

@@ -154,7 +154,7 @@ def _attempt(
             **_port_variables(row, spec, addresses),
             # Grows with each try: what a kernel writes to other services can be distinguished
             # from what an earlier one wrote.
-            "RETINUE_EPOCH": str(row.epoch),
+            "RETINUE_ATTEMPT": str(row.epoch),
         },
         slots=row.slots,
         networked=networked,

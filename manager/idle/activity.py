@@ -50,7 +50,7 @@ class ActivityRecorder:
         self._repeats = Repeats()
 
     def heard(self, attempt_id: str) -> None:
-        """Something was exchanged with an attempt (`KERNEL_ID.EPOCH`)."""
+        """Something was exchanged with an attempt (`KERNEL_ID.ATTEMPT`)."""
         self._heard[self._key(attempt_id)] = self._monotonic()
         self._changed.set()
 

@@ -187,7 +187,7 @@ def ends_of(cluster: DockerCluster, session: Session) -> list[End]:
     found = []
     for kernel in session.kernels:
         client = cluster.engines[kernel.agent].client()
-        pid = client.inspect_container(f"retinue-{kernel.id}.{kernel.epoch}")["State"]["Pid"]
+        pid = client.inspect_container(f"retinue-{kernel.id}.{kernel.attempt}")["State"]["Pid"]
         client.close()
         found.append(End(f"/proc/{pid}/ns/net", kernel.address))
     return found

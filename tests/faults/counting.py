@@ -58,4 +58,4 @@ def agent_of(cluster: Cluster, session: Session, kernel: int = 0) -> int:
 def work_directory(cluster: Cluster, kernel: session_pb2.Kernel) -> Path:
     """Returns where a kernel's work directory is on this machine: neither agent nor engine is needed to write there."""
     agent = next(agent for agent in cluster.agents if agent.id == kernel.agent)
-    return agent.state_directory / "scratch" / f"{kernel.id}.{kernel.epoch}"
+    return agent.state_directory / "scratch" / f"{kernel.id}.{kernel.attempt}"

@@ -98,17 +98,17 @@ async def test_what_most_nodes_run_is_left_alone_until_they_are_back(
         assert await held(client) == {agent.id for agent in gone}
         for session in (*shells, once, again):
             await session.refresh()
-            assert (session.state, session.kernels[0].epoch) == ("RUNNING", 1)
+            assert (session.state, session.kernels[0].attempt) == ("RUNNING", 1)
         for session in (*shells[:CUT_OFF], once, again):
             assert "AGENT_LOST" in {condition.type for condition in session.view.conditions}
     await eventually(lambda: alive(client), {agent.id for agent in cluster.agents}.__eq__)
     assert not await held(client)
     await eventually(lambda: asyncio.to_thread(held_by_metrics, metrics), (0.0).__eq__)
     # What its node has ended by itself, as it may run again, does so now.
-    await eventually(again.refresh, lambda found: (found.state, found.kernels[0].epoch) == ("RUNNING", 2))
+    await eventually(again.refresh, lambda found: (found.state, found.kernels[0].attempt) == ("RUNNING", 2))
     for session in (*shells, once):
         await eventually(session.refresh, lambda found: not found.view.conditions)
-        assert (session.state, session.kernels[0].epoch) == ("RUNNING", 1)
+        assert (session.state, session.kernels[0].attempt) == ("RUNNING", 1)
         await session.terminate(force=True)
     await again.terminate(force=True)
     for session in (*shells, once, again):

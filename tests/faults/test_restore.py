@@ -108,7 +108,7 @@ async def test_agents_follow_a_restored_database(cluster: Cluster, client: Clien
     # What runs already is not placed a second time.
     for agent_id in ids:
         await client.agents.undrain(agent_id)
-    blocked = {orphan.agent_id for orphan in found}
+    blocked = {orphan.agent for orphan in found}
     for agent_id in blocked:
         await eventually(partial(client.agents.get, agent_id), has_orphans)
     # The queue is looked at after that: a session that came later has been placed, or waits with a reason.

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def test_each_try_has_an_epoch_and_an_output_of_its_own(client: Client) -> None:
-    command = 'echo "try $RETINUE_EPOCH"; sleep 0.2; [ "$RETINUE_EPOCH" = 3 ]'
+    command = 'echo "try $RETINUE_ATTEMPT"; sleep 0.2; [ "$RETINUE_ATTEMPT" = 3 ]'
     session = await client.sessions.create(
         type="batch", command=["sh", "-c", command], max_attempts=3, retry_on_failure=True, retry_backoff=0.1
     )
@@ -23,9 +23,9 @@ async def test_each_try_has_an_epoch_and_an_output_of_its_own(client: Client) ->
     await session.wait_ended(NEVER)
     assert (session.state, session.result, session.exit_code, session.view.retries) == ("TERMINATED", "SUCCESS", 0, 2)
     assert followed == b"try 1\ntry 2\ntry 3\n"
-    for epoch in (1, 2, 3, 0):
-        chunks = [chunk async for chunk in client.sessions.logs(session.id, epoch=epoch)]
-        assert b"".join(chunk.data for chunk in chunks) == f"try {epoch or 3}\n".encode()
+    for attempt in (1, 2, 3, 0):
+        chunks = [chunk async for chunk in client.sessions.logs(session.id, attempt=attempt)]
+        assert b"".join(chunk.data for chunk in chunks) == f"try {attempt or 3}\n".encode()
     events = client.sessions.watch(after_revision=accepted, session_id=session.id, until_ended=True)
     moves = [event.session_moved async for event in events if event.HasField("session_moved")]
     assert [move.retries for move in moves if move.to_state == session_pb2.SESSION_STATE_PENDING] == [1, 2]
@@ -35,7 +35,7 @@ async def test_each_try_has_an_epoch_and_an_output_of_its_own(client: Client) ->
 
 async def test_restarts_in_the_middle_of_tries(client: Client, cluster: Cluster) -> None:
     # Each try waits until it may end.
-    command = 'until [ -e go ]; do sleep 0.05; done; [ "$RETINUE_EPOCH" -ge 2 ]'
+    command = 'until [ -e go ]; do sleep 0.05; done; [ "$RETINUE_ATTEMPT" -ge 2 ]'
     session = await client.sessions.create(
         type="batch", command=["sh", "-c", command], max_attempts=20, retry_on_failure=True, retry_backoff=0.5
     )

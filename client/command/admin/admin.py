@@ -43,13 +43,13 @@ async def verify_ledger(connection: Connection, group: str, output: str) -> int:
         Column("GROUP", lambda item: safe(item.resource_group)),
         Column("OWNER", lambda item: or_dash(safe(item.owner))),
         Column("AGENT", lambda item: or_dash(safe(item.agent))),
-        Column("ATTEMPT", lambda item: or_dash(safe(item.attempt)), wide=True),
+        Column("ATTEMPT", lambda item: or_dash(safe(item.attempt_id)), wide=True),
         Column("SLOT", lambda item: or_dash(safe(item.slot))),
         Column("KEPT", lambda item: safe(item.recorded)),
         Column("DERIVED", lambda item: safe(item.derived)),
     )
     if found.mismatches or output != "table":
-        print_list(output, found, found.mismatches, columns, lambda item: item.attempt or item.owner or item.agent)
+        print_list(output, found, found.mismatches, columns, lambda item: item.attempt_id or item.owner or item.agent)
     click.echo(
         f"{found.claims} claims, {found.shares} shares and {found.agents} agents: {len(found.mismatches)} mismatches",
         err=True,

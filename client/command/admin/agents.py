@@ -75,7 +75,7 @@ def _columns(now: float) -> Sequence[Column[pb.Agent]]:
 def _runtimes(agent: pb.Agent) -> str:
     """Returns the names of the runtimes, and in brackets how they run."""
     said = {status.name: safe(status.message) for status in agent.runtimes if status.message}
-    return or_dash(",".join(f"{name} ({said[name]})" if name in said else name for name in agent.backends))
+    return or_dash(",".join(f"{name} ({said[name]})" if name in said else name for name in agent.available_runtimes))
 
 
 def _not_offered(agent: pb.Agent) -> str:
@@ -301,7 +301,7 @@ async def list_orphans(connection: Connection, agent: str, output: str) -> None:
 
 def _orphan_columns(now: float) -> Sequence[Column[pb.Orphan]]:
     return (
-        Column("AGENT", lambda orphan: safe(orphan.agent_id)),
+        Column("AGENT", lambda orphan: safe(orphan.agent)),
         Column("ATTEMPT", lambda orphan: safe(orphan.attempt_id)),
         Column("SESSION", lambda orphan: or_dash(orphan.session_name or orphan.session_id)),
         Column("OWNER", lambda orphan: or_dash(orphan.owner)),

@@ -35,7 +35,11 @@ _LIVE = 4096
 )
 @click.option("--tail", type=click.IntRange(0, 100_000), default=0, metavar="LINES", help="Print only the last lines.")
 @click.option(
-    "--try", "epoch", type=click.IntRange(1), default=None, metavar="N", help="Attempt to print.  [default: the newest]"
+    "--attempt",
+    type=click.IntRange(1),
+    default=None,
+    metavar="N",
+    help="Attempt to print.  [default: the newest]",
 )
 @click.option(
     "--stream",
@@ -57,7 +61,7 @@ async def logs_command(
     since_offset: int,
     since: dt.datetime | None,
     tail: int,
-    epoch: int | None,
+    attempt: int | None,
     only: str | None,
     raw: bool,
 ) -> None:
@@ -65,8 +69,8 @@ async def logs_command(
 
     Kernels in virtual machines, and agents of earlier versions, have one stream, which goes to standard output.
     """
-    if all_kernels and (kernel or since_offset or epoch):
-        raise click.UsageError("--all excludes --kernel, --since-offset and --try")
+    if all_kernels and (kernel or since_offset or attempt):
+        raise click.UsageError("--all excludes --kernel, --since-offset and --attempt")
     printers = {errors: Printer(raw=raw, errors=errors) for errors in (False, True)}
     lines = {errors: HostLines() for errors in printers}
     async with connection.client() as client:
@@ -78,7 +82,7 @@ async def logs_command(
             follow=follow,
             since=since,
             tail=tail,
-            epoch=epoch or 0,
+            attempt=attempt or 0,
         )
         async with aclosing(chunks):
             async for chunk in chunks:

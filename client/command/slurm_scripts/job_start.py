@@ -20,7 +20,7 @@ f="$d/$0" && printf '%s' "${SCRIPT_VARIABLE}" >"$f" && chmod 700 "$f" ||
 {{ echo "retinue: there is no space for the script" >&2; exit 126; }}
 unset {SCRIPT_VARIABLE}
 n=${{BACKENDAI_CLUSTER_SIZE:-1}} h=${{BACKENDAI_CLUSTER_HOSTS:-main1}} m=${{BACKENDAI_CLUSTER_HOST:-main1}}
-j=${{BACKENDAI_SESSION_NUMBER:-${{BACKENDAI_SESSION_ID:-}}}} s=$(date +%s) e=${{RETINUE_EPOCH:-1}}
+j=${{BACKENDAI_SESSION_NUMBER:-${{BACKENDAI_SESSION_ID:-}}}} s=$(date +%s) e=${{RETINUE_ATTEMPT:-1}}
 if [ "$n" = 1 ]; then x=; else x="(x$n)"; fi
 : "${{SLURM_JOB_ID:=$j}}" "${{SLURM_NTASKS:=$n}}" "${{SLURM_JOB_NUM_NODES:=$n}}" "${{SLURM_JOB_NODELIST:=$h}}"
 : "${{SLURM_TASKS_PER_NODE:=1$x}}" "${{SLURM_CPUS_ON_NODE:=$(nproc 2>/dev/null || echo 1)}}" "${{TMPDIR:=/tmp}}"

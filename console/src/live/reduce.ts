@@ -35,7 +35,7 @@ export function applied(session: Session | undefined, event: SessionEvent): Sess
         ...kernel,
         state: move.toState,
         agent: move.agent,
-        epoch: move.epoch,
+        attempt: move.attempt,
         address: move.address || kernel.address,
         exitCode: move.exitCode,
         reason: move.reason,

@@ -5,13 +5,13 @@ const LONGEST_LINE = 16 * 1024;
 export class LogLines {
   private lines: string[] = [];
   private open = "";
-  epoch = 0;
+  attempt = 0;
   offset = 0n;
 
   /** Takes a piece of the output that ends at `endOffset`. */
-  add(text: string, epoch: number, endOffset: bigint): void {
-    if (epoch !== this.epoch && this.open !== "") this.close();
-    this.epoch = epoch;
+  add(text: string, attempt: number, endOffset: bigint): void {
+    if (attempt !== this.attempt && this.open !== "") this.close();
+    this.attempt = attempt;
     this.offset = endOffset;
     const parts = (this.open + text).split("\n");
     this.open = parts.pop() ?? "";

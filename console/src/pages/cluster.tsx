@@ -120,7 +120,7 @@ export default function Cluster() {
                 type="button"
                 onClick={() =>
                   void attempt(() =>
-                    agent.drained ? fleet.undrainAgent({ agentId: agent.id }) : fleet.drainAgent({ agentId: agent.id }),
+                    agent.drained ? fleet.undrainAgent({ agent: agent.id }) : fleet.drainAgent({ agent: agent.id }),
                   )
                 }
               >

@@ -215,9 +215,9 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
         self._authenticator.forget()
         return response
 
-    async def RemoveMembership(
-        self, request: pb.RemoveMembershipRequest, context: _Context
-    ) -> pb.RemoveMembershipResponse:
+    async def DeleteMembership(
+        self, request: pb.DeleteMembershipRequest, context: _Context
+    ) -> pb.DeleteMembershipResponse:
         """See the proto."""
         async with self._database.transaction() as tx:
             await _existing_user(tx, request.user, lock=True)
@@ -225,7 +225,7 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
             await accounts.remove_membership(tx, request.user, request.project)
             await endpoint_tokens.revoke_of_creator(tx, request.user, request.project)
             user = await _user_message(tx, request.user)
-            response = await with_position(tx, pb.RemoveMembershipResponse(user=user))
+            response = await with_position(tx, pb.DeleteMembershipResponse(user=user))
         self._authenticator.forget()
         return response
 
@@ -295,7 +295,7 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
         """See the proto."""
         return await create_console_ticket(self._database, self._console_origin)
 
-    async def AddSshKey(self, request: pb.AddSshKeyRequest, context: _Context) -> pb.AddSshKeyResponse:
+    async def CreateSshKey(self, request: pb.CreateSshKeyRequest, context: _Context) -> pb.CreateSshKeyResponse:
         """See the proto."""
         response = await add_ssh_key(self._database, request)
         self._changed()
@@ -305,7 +305,7 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
         """See the proto."""
         return await list_ssh_keys(self._database, request)
 
-    async def RemoveSshKey(self, request: pb.RemoveSshKeyRequest, context: _Context) -> pb.RemoveSshKeyResponse:
+    async def DeleteSshKey(self, request: pb.DeleteSshKeyRequest, context: _Context) -> pb.DeleteSshKeyResponse:
         """See the proto."""
         response = await remove_ssh_key(self._database, request)
         self._changed()

@@ -81,7 +81,7 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
     async def GetAgent(self, request: pb.GetAgentRequest, context: _Context) -> pb.GetAgentResponse:
         """See the proto."""
         async with self._database.transaction() as tx:
-            return pb.GetAgentResponse(agent=_agent_shown(await _agent_message(tx, request.agent_id)))
+            return pb.GetAgentResponse(agent=_agent_shown(await _agent_message(tx, request.agent)))
 
     async def ListAgents(self, request: pb.ListAgentsRequest, context: _Context) -> pb.ListAgentsResponse:
         """See the proto."""
@@ -108,7 +108,7 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
             violations.raise_any()
         response = await self._set_drained(pb.DrainAgentResponse(), request, drained=True, deadline=deadline)
         if not request.keep_system:
-            await self._end_system_sessions(request.agent_id)
+            await self._end_system_sessions(request.agent)
         return response
 
     async def UndrainAgent(self, request: pb.UndrainAgentRequest, context: _Context) -> pb.UndrainAgentResponse:
@@ -123,7 +123,7 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
         drained: bool,
         deadline: dt.timedelta | None = None,
     ) -> _Drained:
-        agent_id = request.agent_id
+        agent_id = request.agent
         async with self._database.transaction() as tx:
             agent = await _existing_agent(tx, agent_id, lock=True)
             check_etag(request.etag, agent.version)
@@ -164,7 +164,7 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
     async def _revoke(
         self, response: _Revoked, request: pb.RevokeAgentRequest | pb.DeleteAgentRequest, *, only_idle: bool = False
     ) -> _Revoked:
-        agent_id = request.agent_id
+        agent_id = request.agent
         async with self._database.transaction() as tx:
             agent = await _existing_agent(tx, agent_id, lock=True)
             check_etag(request.etag, agent.version)
@@ -182,11 +182,11 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
         self, request: pb.ConfirmLostAgentsRequest, context: _Context
     ) -> pb.ConfirmLostAgentsResponse:
         """See the proto."""
-        group, wanted = request.resource_group, sorted(set(request.agent_ids))
+        group, wanted = request.resource_group, sorted(set(request.agents))
         if not group and not wanted:
-            raise InvalidRequest([("agent_ids", "must name agents when there is no resource_group")])
-        if len(request.agent_ids) > MAX_CONFIRMED:
-            raise InvalidRequest([("agent_ids", f"must be at most {MAX_CONFIRMED}")])
+            raise InvalidRequest([("agents", "must name agents when there is no resource_group")])
+        if len(request.agents) > MAX_CONFIRMED:
+            raise InvalidRequest([("agents", f"must be at most {MAX_CONFIRMED}")])
         by = current_principal().name
         async with self._database.transaction() as tx:
             if group:
@@ -194,15 +194,13 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
             for agent_id in wanted:
                 agent = await _existing_agent(tx, agent_id)
                 if group and agent.resource_group != group:
-                    raise InvalidRequest(
-                        [("agent_ids", f"agent {agent_id} is of resource group {agent.resource_group}")]
-                    )
+                    raise InvalidRequest([("agents", f"agent {agent_id} is of resource group {agent.resource_group}")])
             confirmed = [
                 agent_id
                 for agent_id in wanted or await agents.held_in(tx, group)
                 if await agent_conditions.change(tx, agent_id, "found", partial(with_loss_confirmed, by=by))
             ]
-            response = await with_position(tx, pb.ConfirmLostAgentsResponse(agent_ids=confirmed))
+            response = await with_position(tx, pb.ConfirmLostAgentsResponse(agents=confirmed))
         if confirmed:
             _log.warning("%s confirmed that agents are lost: %s", by, ", ".join(confirmed))
         self._changed()
@@ -210,10 +208,10 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
 
     async def ListOrphans(self, request: pb.ListOrphansRequest, context: _Context) -> pb.ListOrphansResponse:
         """See the proto."""
-        page = open_page(request.page_size, request.page_token, ["orphans", request.agent_id])
+        page = open_page(request.page_size, request.page_token, ["orphans", request.agent])
         after = (page.after[0], uuid.UUID(page.after[1]), int(page.after[2])) if page.after else None
         async with self._database.transaction() as tx:
-            found = await orphans.list_page(tx, request.agent_id, after, page.size + 1)
+            found = await orphans.list_page(tx, request.agent, after, page.size + 1)
         listed, token = page.close(
             [orphan_message(orphan) for orphan in found[: page.size]],
             len(found),
@@ -230,14 +228,14 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
         if len(wanted) < len(keys):
             raise InvalidRequest(
                 [
-                    (f"attempt_ids[{position}]", "must be KERNEL_ID.EPOCH")
+                    (f"attempt_ids[{position}]", "must be KERNEL_ID.ATTEMPT")
                     for position, key in enumerate(keys)
                     if key is None
                 ]
             )
         async with self._database.transaction() as tx:
-            await _existing_agent(tx, request.agent_id)
-            ending = await orphans.request_end(tx, request.agent_id, wanted or None)
+            await _existing_agent(tx, request.agent)
+            ending = await orphans.request_end(tx, request.agent, wanted or None)
             for key in wanted:
                 if key not in ending:
                     raise NotFound("attempt", attempt_id(*key))
@@ -247,9 +245,9 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
     async def GetRouter(self, request: pb.GetRouterRequest, context: _Context) -> pb.GetRouterResponse:
         """See the proto."""
         async with self._database.transaction() as tx:
-            found = await routers.read(tx, request.router_id)
+            found = await routers.read(tx, request.router)
         if found is None:
-            raise NotFound("router", request.router_id)
+            raise NotFound("router", request.router)
         return pb.GetRouterResponse(router=router_message(found))
 
     async def ListRouters(self, request: pb.ListRoutersRequest, context: _Context) -> pb.ListRoutersResponse:
@@ -265,9 +263,9 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
     async def RevokeRouter(self, request: pb.RevokeRouterRequest, context: _Context) -> pb.RevokeRouterResponse:
         """See the proto."""
         async with self._database.transaction() as tx:
-            found = await routers.revoke(tx, request.router_id)
+            found = await routers.revoke(tx, request.router)
             if found is None:
-                raise NotFound("router", request.router_id)
+                raise NotFound("router", request.router)
             return await with_position(tx, pb.RevokeRouterResponse(router=router_message(found)))
 
     async def GetResourceGroup(
@@ -380,8 +378,8 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
     ) -> pb.CreateJoinTokenResponse:
         """See the proto."""
         violations = Violations()
-        if request.agent_id:
-            violations.name("agent_id", request.agent_id)
+        if request.agent:
+            violations.name("agent", request.agent)
         ttl = DEFAULT_JOIN_TTL
         if request.HasField("ttl"):
             ttl = violations.duration("ttl", request.ttl, _SHORTEST_TTL, LONGEST_JOIN_TTL)
@@ -394,7 +392,7 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
             # Held, so that the group does not go meanwhile.
             await _existing_group(tx, group, lock=True)
             expire_time = await agents.create_join_token(
-                tx, hash_secret(secret), kind=kind, group=group, agent_id=request.agent_id or None, uses=uses, ttl=ttl
+                tx, hash_secret(secret), kind=kind, group=group, agent_id=request.agent or None, uses=uses, ttl=ttl
             )
             response = pb.CreateJoinTokenResponse(
                 token=secret, ca_fingerprint=self._authority.fingerprint, expire_time=timestamp(expire_time)

@@ -73,7 +73,7 @@ def _agent_message(agent: AgentRecord, load: Load) -> pb.Agent:
         etag=etag(agent.version),
         create_time=timestamp(agent.create_time),
         heartbeat_time=timestamp(agent.heartbeat_time),
-        backends=agent.backends,
+        available_runtimes=agent.backends,
         runtimes=[
             runtime_pb2.RuntimeStatus(name=status.name, available=status.available, message=status.message)
             for status in agent.runtimes
@@ -103,7 +103,7 @@ def _condition(condition: AgentCondition | Unreadable) -> pb.AgentCondition:
 def orphan_message(orphan: OrphanRecord) -> pb.Orphan:
     """Returns an attempt that an agent runs and the database does not know."""
     return pb.Orphan(
-        agent_id=orphan.agent_id,
+        agent=orphan.agent_id,
         attempt_id=f"{orphan.kernel_id}.{orphan.epoch}",
         session_id=str(orphan.session_id or ""),
         session_name=orphan.session_name or "",
@@ -172,7 +172,7 @@ def mismatch_message(mismatch: Mismatch) -> pb.LedgerMismatch:
         resource_group=mismatch.resource_group,
         agent=mismatch.agent,
         owner=mismatch.owner,
-        attempt=mismatch.attempt,
+        attempt_id=mismatch.attempt,
         slot=mismatch.slot,
         recorded=_entry(mismatch.slot, mismatch.recorded),
         derived=_entry(mismatch.slot, mismatch.derived),
@@ -190,7 +190,9 @@ def _amounts(stored: Mapping[str, int]) -> dict[str, str]:
 
 
 # Whether it takes sessions, and how large it is.
-_AGENT_FIELDS = frozenset({"id", "resource_group", "state", "drained", "architecture", "capacity", "backends"})
+_AGENT_FIELDS = frozenset(
+    {"id", "resource_group", "state", "drained", "architecture", "capacity", "available_runtimes"}
+)
 
 
 def agent_for_user(agent: pb.Agent) -> pb.Agent:

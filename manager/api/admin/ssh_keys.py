@@ -1,4 +1,4 @@
-"""AddSshKey, ListSshKeys and RemoveSshKey: the public keys by which users are let in to their system sessions."""
+"""CreateSshKey, ListSshKeys and DeleteSshKey: the public keys by which users are let in to their system sessions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from retinue.rpc.times import timestamp
 MAX_KEYS = 32
 
 
-async def add_ssh_key(database: Database, request: pb.AddSshKeyRequest) -> pb.AddSshKeyResponse:
+async def add_ssh_key(database: Database, request: pb.CreateSshKeyRequest) -> pb.CreateSshKeyResponse:
     """Registers one; the sessions that it opens from now on have an entry in their journals."""
     caller = current_principal()
     try:
@@ -37,7 +37,7 @@ async def add_ssh_key(database: Database, request: pb.AddSshKeyRequest) -> pb.Ad
         if made is None:
             raise NameTaken("SSH key", key.fingerprint)
         await _record_change(tx, caller.name)
-        return await with_position(tx, pb.AddSshKeyResponse(key=_message(made)))
+        return await with_position(tx, pb.CreateSshKeyResponse(key=_message(made)))
 
 
 async def list_ssh_keys(database: Database, request: pb.ListSshKeysRequest) -> pb.ListSshKeysResponse:
@@ -54,7 +54,7 @@ async def list_ssh_keys(database: Database, request: pb.ListSshKeysRequest) -> p
     return pb.ListSshKeysResponse(keys=keys, next_page_token=token)
 
 
-async def remove_ssh_key(database: Database, request: pb.RemoveSshKeyRequest) -> pb.RemoveSshKeyResponse:
+async def remove_ssh_key(database: Database, request: pb.DeleteSshKeyRequest) -> pb.DeleteSshKeyResponse:
     """Removes one; agents learn of it by the journals of the sessions that it opened, and end its connections."""
     caller = current_principal()
     async with database.transaction() as tx:
@@ -64,7 +64,7 @@ async def remove_ssh_key(database: Database, request: pb.RemoveSshKeyRequest) ->
         message, user = _message(key), key.user_name
         await ssh_keys.remove(tx, request.fingerprint)
         await _record_change(tx, user)
-        return await with_position(tx, pb.RemoveSshKeyResponse(key=message))
+        return await with_position(tx, pb.DeleteSshKeyResponse(key=message))
 
 
 async def _record_change(tx: Transaction, user: str) -> None:

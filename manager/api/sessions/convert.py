@@ -94,7 +94,7 @@ def _kernel_message(kernel: KernelRecord) -> pb.Kernel:
         hostname=kernel.hostname,
         state=kernel_state(kernel.state),
         agent=kernel.agent_id or "",
-        epoch=kernel.epoch,
+        attempt=kernel.epoch,
         address=kernel.address,
         slots={slot: format_amount(slot, amount) for slot, amount in kernel.slots.items()},
         reason=kernel.reason,

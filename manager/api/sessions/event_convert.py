@@ -39,7 +39,7 @@ def event_message(event: Event) -> pb.SessionEvent:
             kernel = message.kernel_moved
             kernel.kernel_id, kernel.hostname = str(moved.kernel_id), moved.hostname
             kernel.from_state, kernel.to_state = kernel_state(moved.from_state), kernel_state(moved.to_state)
-            kernel.agent, kernel.epoch, kernel.address = moved.agent_id or "", moved.epoch, moved.address
+            kernel.agent, kernel.attempt, kernel.address = moved.agent_id or "", moved.epoch, moved.address
             kernel.reason, kernel.image_digest = moved.reason, moved.image.shown
             kernel.service_ports.extend(service_ports(moved.image.service_ports))
             if moved.exit_code is not None:
@@ -48,7 +48,7 @@ def event_message(event: Event) -> pb.SessionEvent:
                 kernel.end_time.FromDatetime(moved.end_time)
         case events.ImagePulled() as pulled:
             pull = message.image_pull
-            pull.kernel_id, pull.hostname, pull.epoch = str(pulled.kernel_id), pulled.hostname, pulled.epoch
+            pull.kernel_id, pull.hostname, pull.attempt = str(pulled.kernel_id), pulled.hostname, pulled.epoch
             pull.agent, pull.image = pulled.agent_id, pulled.image
             pull.progress.bytes, pull.progress.total_bytes = pulled.progress.bytes, pulled.progress.total
             for layer in pulled.layers:

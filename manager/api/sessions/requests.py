@@ -138,10 +138,10 @@ def bounded(results: Iterable[_Result]) -> list[_Result]:
 def log_span(request: kernel_service_pb2.StreamLogsRequest) -> Span:
     """Returns the part of outputs that a request asks for. Raises InvalidRequest."""
     violations: list[errors.Violation] = []
-    if request.all and (request.hostname or request.offset or request.epoch):
-        violations.append(("all", "takes neither hostname, offset nor epoch"))
-    if request.epoch < 0:
-        violations.append(("epoch", "must not be negative"))
+    if request.all and (request.hostname or request.offset or request.attempt):
+        violations.append(("all", "takes neither hostname, offset nor attempt"))
+    if request.attempt < 0:
+        violations.append(("attempt", "must not be negative"))
     if request.offset < 0:
         violations.append(("offset", "must not be negative"))
     if not 0 <= request.tail_lines <= MAX_TAIL_LINES:

@@ -27,7 +27,7 @@ from retinue.manager.api.sessions.requests import bounded, result_message, sessi
 from retinue.manager.api.sessions.spec_convert import MAX_SIGNIFICANT_DIGITS, to_requests
 from retinue.manager.api.sessions.template_rendering import Rendered, render
 from retinue.manager.api.sessions.terminations import terminate_sessions
-from retinue.manager.api.sessions.updates import check_restart, check_update, restart_session, update_session
+from retinue.manager.api.sessions.updates import check_restart, checked_changes, restart_session, update_session
 from retinue.manager.api.sessions.watch import serve_watch
 from retinue.manager.api.visibility import caller_visibility, find_session, full_view, lock_session
 from retinue.manager.domain import errors
@@ -274,11 +274,11 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
         self, request: pb.UpdateSessionRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.UpdateSessionResponse:
         """See the proto."""
-        check_update(request)
+        changes = checked_changes(request)
         async with self._database.transaction() as tx:
 
             async def update() -> pb.UpdateSessionResponse:
-                session_id = await update_session(tx, request)
+                session_id = await update_session(tx, request, changes)
                 return await _shown(tx, session_id, pb.UpdateSessionResponse())
 
             response = await requests.once(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import uuid
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from retinue.manager.api.visibility import find_session, lock_session
 from retinue.manager.domain import errors, preconditions
 from retinue.manager.domain.session.admission import MAX_PRIORITY, wrong_name
 from retinue.manager.domain.session.events import SessionUpdated
-from retinue.manager.domain.session.spec import SessionSpec
+from retinue.manager.domain.session.spec import DEFAULT_PRIORITY, SessionSpec
 from retinue.manager.domain.session.spec_codec import UnreadableSpec
 from retinue.manager.domain.session.states import ENDED_KERNEL_STATES, LIVE_SESSION_STATES, SessionState
 from retinue.manager.server.etags import check_etag
@@ -37,18 +39,17 @@ class Changeable:
     hold: bool
 
 
-async def update_session(tx: Transaction, request: pb.UpdateSessionRequest) -> uuid.UUID:
-    """Changes a session, and returns its id."""
+_CHANGEABLE = frozenset(field.name for field in fields(Changeable))
+
+
+async def update_session(tx: Transaction, request: pb.UpdateSessionRequest, changes: Mapping[str, Any]) -> uuid.UUID:
+    """Changes a session, and returns its id; `changes` are fields of Changeable."""
     session_id, work = await lock_session(tx, request.session)
     session = work.records[session_id]
     check_etag(request.etag, session.version)
     spec = _readable(session)
     before = Changeable(session.name, session.priority, spec.hold)
-    after = Changeable(
-        request.name if request.HasField("name") else before.name,
-        request.priority if request.HasField("priority") else before.priority,
-        request.hold if request.HasField("hold") else before.hold,
-    )
+    after = replace(before, **changes)
     if after == before:
         return session_id
     _check_state(session, before, after)
@@ -99,15 +100,24 @@ def check_restart(request: pb.RestartSessionRequest) -> None:
     violations.raise_any()
 
 
-def check_update(request: pb.UpdateSessionRequest) -> None:
-    """Raises InvalidRequest."""
-    violations = Violations()
+def checked_changes(request: pb.UpdateSessionRequest) -> dict[str, Any]:
+    """Returns the new values of fields of Changeable, by name. Raises InvalidRequest."""
+    violations, spec = Violations(), request.spec
     violations.request_id(request.request_id)
-    if request.HasField("name"):
-        for path, words in wrong_name(request.name):
-            violations.add(path.removeprefix("spec."), words)
-    violations.integer("priority", request.priority, 0, MAX_PRIORITY)
+    paths = violations.mask("update_mask", request.update_mask, _CHANGEABLE)
+    if not request.update_mask.paths:
+        paths = [field.name for field, _ in spec.ListFields()]
+        for path in paths:
+            if path not in _CHANGEABLE:
+                violations.add(f"spec.{path}", "cannot be changed")
+    if "name" in paths:
+        for path, words in wrong_name(spec.name):
+            violations.add(path, words)
+    priority = spec.priority if spec.HasField("priority") else DEFAULT_PRIORITY
+    violations.integer("spec.priority", priority, 0, MAX_PRIORITY)
     violations.raise_any()
+    values = {"name": spec.name, "priority": priority, "hold": spec.hold}
+    return {path: values[path] for path in paths}
 
 
 def _readable(session: SessionRecord) -> SessionSpec:

@@ -162,7 +162,9 @@ async def _create_ssh_certificate(
         violations.add("public_key", str(error))
     else:
         if (key := parsed.key) is None:
-            violations.add("public_key", "is in a device, of which no certificates are made: register it by AddSshKey")
+            violations.add(
+                "public_key", "is in a device, of which no certificates are made: register it by CreateSshKey"
+            )
     if request.HasField("ttl"):
         ttl = violations.duration("ttl", request.ttl, _SHORTEST_TTL, _LONGEST_TTL)
     violations.raise_any()

@@ -39,7 +39,7 @@ async def serve_logs(
         wanted = {hostname: wanted[hostname]}
 
     def read(kernel_id: uuid.UUID) -> AsyncIterator[tuple[int, Piece]]:
-        return read_output(database, forwarder, kernel_id, span, epoch=request.epoch, follow=request.follow)
+        return read_output(database, forwarder, kernel_id, span, epoch=request.attempt, follow=request.follow)
 
     try:
         async with aclosing(_outputs(read, wanted, as_text=request.text, follow=request.follow)) as pieces:
@@ -71,7 +71,7 @@ async def _outputs(
                     await arrivals.put(
                         pb.StreamLogsResponse(
                             hostname=hostname,
-                            epoch=number,
+                            attempt=number,
                             offset=piece.offset,
                             data=piece.data,
                             end_offset=piece.offset + len(piece.data),
@@ -152,7 +152,7 @@ class TextCutter:
         return [
             pb.StreamLogsResponse(
                 hostname=self._hostname,
-                epoch=self._epoch,
+                attempt=self._epoch,
                 offset=start,
                 text=text,
                 end_offset=end,

@@ -82,7 +82,7 @@ class DesiredWarning:
 
 @dataclass(frozen=True, slots=True)
 class AttemptSpec:
-    """One try to run a kernel. Amounts are in smallest units; `id` is `KERNEL_ID.EPOCH`.
+    """One try to run a kernel. Amounts are in smallest units; `id` is `KERNEL_ID.ATTEMPT`.
 
     `session_secret` is that of the session's placement, for keys between its kernels.
     """

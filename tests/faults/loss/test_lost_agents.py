@@ -22,7 +22,7 @@ from tests.support.eventually import NEVER, eventually
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 # Says that it is there, by the clock that all kernels of this machine share, in a file that outlives it.
-SIGNS = "while read -r up _ < /proc/uptime; do echo $up; sleep 0.05; done > /signs/$RETINUE_EPOCH"
+SIGNS = "while read -r up _ < /proc/uptime; do echo $up; sleep 0.05; done > /signs/$RETINUE_ATTEMPT"
 
 
 async def test_lost_agent_is_a_condition_of_its_sessions_until_it_returns(client: Client, cluster: Cluster) -> None:
@@ -97,7 +97,7 @@ async def second_try(session: Session, marker: str, first: set[int]) -> set[int]
         return found
 
     second = await eventually(lambda: asyncio.to_thread(look), lambda found: not found <= first)
-    await eventually(session.refresh, lambda found: (found.state, found.kernels[0].epoch) == ("RUNNING", 2))
+    await eventually(session.refresh, lambda found: (found.state, found.kernels[0].attempt) == ("RUNNING", 2))
     assert session.view.retries == 1
     return second
 

@@ -232,7 +232,7 @@ class Conversation:
 
 
 def attempt(kernel_id: str, *command: str, goal: int = pb.GOAL_RUNNING, **values: Any) -> pb.Attempt:
-    """An attempt with epoch 1."""
+    """An attempt with number 1."""
     grace = duration_pb2.Duration(seconds=values.pop("stop_grace", 5))
     settings: dict[str, Any] = {
         "session_id": "5e551011-0000-4000-8000-000000000001",
@@ -242,7 +242,7 @@ def attempt(kernel_id: str, *command: str, goal: int = pb.GOAL_RUNNING, **values
     return pb.Attempt(
         id=f"{kernel_id}.1",
         kernel_id=kernel_id,
-        epoch=1,
+        number=1,
         goal=pb.Goal.ValueType(goal),
         stop_grace=grace,
         command=command,

@@ -70,7 +70,7 @@ class FakeAgent:
             "version": "1",
             "architecture": "x86_64",
             "capacity": {"cpu": 64_000, "mem": 64 * GIB},
-            "backends": ["process"],
+            "available_runtimes": ["process"],
             "underlay_address": "192.0.2.1",
             "underlay_mtu": 1500,
             "attempts": self.statuses.values(),

@@ -69,7 +69,7 @@ def is_leased(session: Session, cluster: Cluster) -> bool:
     Blocks.
     """
     [kernel] = session.kernels
-    reached = f"browsers reach port {http_server.PORT} of {kernel.id}.{kernel.epoch} "
+    reached = f"browsers reach port {http_server.PORT} of {kernel.id}.{kernel.attempt} "
     ways = [line.partition(reached)[2] for line in log_of(cluster).splitlines() if reached in line]
     return bool(ways) and ways[-1].startswith("at 10.")
 

@@ -317,10 +317,10 @@ async def test_unary(stub: Any, method: str, request_message: Any, code: str, re
         ),
         (
             "StreamLogs",
-            kernel_service_pb2.StreamLogsRequest(session="x", epoch=-1),
+            kernel_service_pb2.StreamLogsRequest(session="x", attempt=-1),
             "INVALID_ARGUMENT",
             "INVALID_FIELD",
-            ["epoch"],
+            ["attempt"],
         ),
         (
             "StreamLogs",

@@ -62,9 +62,9 @@ async def test_agents_say_what_they_run_and_why_not(client: Client) -> None:
     assert agents
     for agent in agents:
         status = {status.name: status for status in agent.runtimes}
-        assert [name for name in agent.backends if not status[name].available] == []
-        assert "process" in agent.backends
-        assert "docker" not in agent.backends
+        assert [name for name in agent.available_runtimes if not status[name].available] == []
+        assert "process" in agent.available_runtimes
+        assert "docker" not in agent.available_runtimes
         assert "Docker" in status["docker"].message
 
 

@@ -82,7 +82,7 @@ class Journal:
     ) -> None:
         kernel = session(size=rank + 1).kernels[rank]
         moved = self.add().kernel_moved
-        moved.kernel_id, moved.hostname, moved.to_state, moved.agent, moved.epoch = (
+        moved.kernel_id, moved.hostname, moved.to_state, moved.agent, moved.attempt = (
             kernel.id,
             kernel.hostname,
             to_state,

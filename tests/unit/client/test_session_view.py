@@ -63,7 +63,7 @@ def test_a_rolled_back_kernel_is_nowhere() -> None:
     assert placed.kernels[1].agent == "n2"
     back = fold(placed, journal.events[1])
     assert back is not None
-    assert (back.kernels[1].agent, back.kernels[1].address, back.kernels[1].epoch) == ("", "", 1)
+    assert (back.kernels[1].agent, back.kernels[1].address, back.kernels[1].attempt) == ("", "", 1)
 
 
 def test_a_pending_reason_replaces_reason_and_conditions() -> None:

@@ -33,13 +33,13 @@ export default function Logs({ session }: { session: Session }) {
         hostname: host,
         follow: true,
         offset: current.offset,
-        epoch: current.epoch,
+        attempt: current.attempt,
       };
       for await (const chunk of kernels.streamLogs(request, { signal })) {
         arrived();
-        const decoder = decoders.get(chunk.epoch) ?? new TextDecoder();
-        decoders.set(chunk.epoch, decoder);
-        current.add(decoder.decode(chunk.data, { stream: true }), chunk.epoch, chunk.endOffset);
+        const decoder = decoders.get(chunk.attempt) ?? new TextDecoder();
+        decoders.set(chunk.attempt, decoder);
+        current.add(decoder.decode(chunk.data, { stream: true }), chunk.attempt, chunk.endOffset);
         cancelAnimationFrame(drawn);
         drawn = requestAnimationFrame(() => setTurn((count) => count + 1));
       }

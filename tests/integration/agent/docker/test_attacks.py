@@ -179,7 +179,7 @@ def contained(cluster: DockerCluster, session: Session) -> tuple[Contained, ...]
     found = []
     for kernel in session.kernels:
         client = cluster.engines[kernel.agent].client()
-        pid = client.inspect_container(f"retinue-{kernel.id}.{kernel.epoch}")["State"]["Pid"]
+        pid = client.inspect_container(f"retinue-{kernel.id}.{kernel.attempt}")["State"]["Pid"]
         client.close()
         mac = mac_of(ipaddress.IPv4Address(kernel.address))
         member = Member(kernel.id, kernel.hostname, kernel.address, mac, "", local=True)

@@ -61,7 +61,7 @@ async def test_session_of_containers_on_two_nodes(cluster: DockerCluster) -> Non
     async with cluster.client() as client:
         agents = [agent async for agent in client.agents.list()]
         assert len(agents) == 2
-        assert all({"docker", "process", "sftp"} <= set(agent.backends) for agent in agents)
+        assert all({"docker", "process", "sftp"} <= set(agent.available_runtimes) for agent in agents)
         session = await client.sessions.create(
             type="batch",
             image=IMAGE,
@@ -243,7 +243,7 @@ async def test_bootstrap_and_retries_of_containers(cluster: DockerCluster) -> No
         )
         await session.wait_ended(NEVER)
         assert (session.result, session.exit_code) == ("FAILED", 7)
-        assert [kernel.epoch for kernel in session.kernels] == [2]
+        assert [kernel.attempt for kernel in session.kernels] == [2]
         assert await printed(client, session.id, "main1") == "main1\n"
 
 
@@ -274,7 +274,7 @@ async def test_a_container_of_an_agent_that_stands_still_is_ended_in_time(cluste
         finally:
             agent.process.signal(signal.SIGCONT)
         # That was no failure of the command: there is another try.
-        await eventually(session.refresh, lambda found: (found.kernels[0].epoch, found.state) == (2, "RUNNING"))
+        await eventually(session.refresh, lambda found: (found.kernels[0].attempt, found.state) == (2, "RUNNING"))
         assert session.view.retries == 1
         await session.terminate(force=True)
         await session.wait_ended(NEVER)

@@ -217,7 +217,7 @@ async def test_images_of_a_session(cluster: DockerCluster, allowed: Registry) ->
         session = await start()
         assert len({kernel.image_digest for kernel in session.kernels}) == 1
         found = {
-            engine.image_of(f"retinue-{kernel.id}.{kernel.epoch}")
+            engine.image_of(f"retinue-{kernel.id}.{kernel.attempt}")
             for kernel in session.kernels
             for agent_id, engine in cluster.engines.items()
             if agent_id == kernel.agent
@@ -233,7 +233,7 @@ async def test_images_of_a_session(cluster: DockerCluster, allowed: Registry) ->
         await missing.wait_ended(NEVER)
         assert (missing.result, missing.view.reason) == ("FAILED", "IMAGE_NOT_FOUND")
         assert "big:none" in missing.view.message
-        assert [kernel.epoch for kernel in missing.kernels] == [1]
+        assert [kernel.attempt for kernel in missing.kernels] == [1]
         assert not await cluster.wait_clean(NEVER)
 
 

@@ -53,7 +53,7 @@ async def test_each_runs_or_ends_for_a_reason_and_nothing_else_is_harmed(one_nod
         for name, session in sessions.items():
             await session.wait_ended(NEVER)
             check_message(session)
-            assert [kernel.epoch for kernel in session.kernels] == [1], (name, session.view)
+            assert [kernel.attempt for kernel in session.kernels] == [1], (name, session.view)
             found[name] = (session.result, "" if session.result == "SUCCESS" else session.view.reason)
         expected = {
             name: ("SUCCESS", "") if image.reason == RUNS else ("FAILED", image.reason)

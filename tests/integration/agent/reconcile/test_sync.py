@@ -51,7 +51,7 @@ async def later(manager: Conversation) -> None:
 async def test_whole_life(agent: Agent) -> None:
     manager = await agent.converse()
     assert manager.welcome.agent_id == agent.settings.agent_id
-    assert "process" in manager.welcome.backends
+    assert "process" in manager.welcome.available_runtimes
     assert manager.welcome.capacity["cpu"] >= 1000
     assert not manager.welcome.attempts
     await manager.snapshot(
@@ -218,7 +218,7 @@ async def test_wrong_agent_and_wrong_steps(agent: Agent) -> None:
         pb.SyncRequest(change=pb.Change()),
         pb.SyncRequest(ack=pb.Ack(sequence=1)),
         pb.SyncRequest(hello=pb.Hello(term=1, incarnation=INCARNATION)),
-        pb.SyncRequest(snapshot=pb.Snapshot(attempts=[pb.Attempt(id="../../etc.1", kernel_id="../../etc", epoch=1)])),
+        pb.SyncRequest(snapshot=pb.Snapshot(attempts=[pb.Attempt(id="../../etc.1", kernel_id="../../etc", number=1)])),
         pb.SyncRequest(snapshot=pb.Snapshot(networks=[pb.Network(session_id="no-uuid")])),
     ):
         manager = await agent.converse()

@@ -29,7 +29,7 @@ async def test_killed_agent_leaves_kernels_and_the_next_adopts_them(
 ) -> None:
     address = await process.start()
     manager, _channel = await process.converse(address)
-    assert kind.name in manager.welcome.backends
+    assert kind.name in manager.welcome.available_runtimes
     held = attempt("held", "echo", "early", session_id="one", goal=pb.GOAL_HELD, image=kind.image)
     running = attempt("running", session_id="two", image=kind.image)
     ending = attempt("ending", "sh", "-c", WAIT, session_id="three", image=kind.image)

@@ -37,8 +37,8 @@ async def test_tokens_end_with_the_membership_and_with_the_user_who_made_them(ri
         return {key for key, token in made.items() if str(token.id) in ids}
 
     root = bearer(await rig.service.user("root", role="ADMIN"))
-    await rig.accounts.RemoveMembership(
-        account_service_pb2.RemoveMembershipRequest(user="bob", project="default"), metadata=root
+    await rig.accounts.DeleteMembership(
+        account_service_pb2.DeleteMembershipRequest(user="bob", project="default"), metadata=root
     )
     assert await revoked() == {("bob", endpoint)}
     await rig.accounts.DeleteUser(account_service_pb2.DeleteUserRequest(name="bob"), metadata=root)

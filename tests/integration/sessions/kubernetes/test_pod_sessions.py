@@ -164,7 +164,7 @@ async def test_an_evicted_batch_runs_again_on_another_node(client: Client, clust
     await session.wait("PENDING", timeout=NEVER)
     assert (session.view.reason, session.view.message) == ("EVICTED", "main1 was evicted; try 2 of 2 follows")
     await session.wait("RUNNING", timeout=NEVER)
-    assert (session.kernels[0].agent, session.kernels[0].epoch) == (cluster.docker.id, 2)
+    assert (session.kernels[0].agent, session.kernels[0].attempt) == (cluster.docker.id, 2)
     await finish(session)
     await session.wait_ended(NEVER)
     assert (session.result, session.exit_code) == ("FAILED", 5)
@@ -203,7 +203,7 @@ async def test_a_lost_node_keeps_what_runs_there_and_frees_it_once_it_has_ended(
         assert not await asyncio.to_thread(cluster.kube.pods)
 
         # What may run again elsewhere has been ended by then, without agent and cluster.
-        await eventually(again.refresh, lambda _: again.kernels[0].epoch == 2)
+        await eventually(again.refresh, lambda _: again.kernels[0].attempt == 2)
         assert (alive(runs_on), alive(runs_again)) == (True, False)
         await again.wait("RUNNING", timeout=NEVER)
         assert again.kernels[0].agent == cluster.docker.id

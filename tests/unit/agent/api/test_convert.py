@@ -54,7 +54,7 @@ def test_labels_with_anything_in_their_names_are_errors_in_plain_words() -> None
 def attempt(**published: object) -> pb.Attempt:
     values: dict[str, object] = {"port": 8000} | published
     port = pb.PublishedPort(**values)  # type: ignore[arg-type]
-    return pb.Attempt(id="k.1", kernel_id="k", epoch=1, goal=pb.GOAL_RUNNING, hostname="main1", published=port)
+    return pb.Attempt(id="k.1", kernel_id="k", number=1, goal=pb.GOAL_RUNNING, hostname="main1", published=port)
 
 
 def test_a_published_port_without_probes_is_ready_when_it_takes_connections() -> None:

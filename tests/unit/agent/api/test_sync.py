@@ -162,7 +162,7 @@ def test_a_stream_ends_when_what_the_node_offers_changes_and_the_next_one_begins
         assert await error_of(manager) == (grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE")
         assert asyncio.get_running_loop().time() - began < 60, "one that is silent would be dropped later"
         following = await node.converse()
-        assert list(following.welcome.backends) == [status.name for status in node.runtimes]
+        assert list(following.welcome.available_runtimes) == [status.name for status in node.runtimes]
         assert dict(following.welcome.capacity) == node.capacity
         assert node.phase(A1) is Phase.RUNNING
 
@@ -176,7 +176,7 @@ def test_each_stream_begins_with_the_offer_of_its_own_time() -> None:
             node.capacity = {"cpu": cpu} | ({"cuda.device": 1_000} if cpu == 3_000 else {})
             manager = await node.converse()
             assert dict(manager.welcome.capacity) == node.capacity
-            assert list(manager.welcome.backends) == ["process"]
+            assert list(manager.welcome.available_runtimes) == ["process"]
             assert not manager.welcome.attempts
             manager.close()
 

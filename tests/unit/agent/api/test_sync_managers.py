@@ -35,7 +35,7 @@ def test_steps_that_are_out_of_place_end_the_stream_and_nothing_else() -> None:
         pb.SyncRequest(ack=pb.Ack(sequence=1)),
         pb.SyncRequest(hello=pb.Hello(term=1, agent_id=AGENT, incarnation=INCARNATION)),
         pb.SyncRequest(),
-        pb.SyncRequest(snapshot=pb.Snapshot(attempts=[pb.Attempt(id="../x.1", kernel_id="../x", epoch=1)])),
+        pb.SyncRequest(snapshot=pb.Snapshot(attempts=[pb.Attempt(id="../x.1", kernel_id="../x", number=1)])),
         pb.SyncRequest(snapshot=pb.Snapshot(networks=[pb.Network(session_id="no-uuid")])),
         pb.SyncRequest(snapshot=pb.Snapshot(protected_addresses=["not one"])),
     )

@@ -19,6 +19,7 @@ from retinue.manager.domain.session.attempts import NodeFacts, NodeReport, Runti
 from retinue.manager.domain.session.service_ports import ServicePortSpec
 from retinue.rpc.core.amounts import MAX_AMOUNT
 from retinue.types.v1 import port_pb2, runtime_pb2
+from retinue.types.v1.layer_progress_pb2 import LayerProgress
 from tests.support.fuzz import Fuzz
 
 AGENT = "n1"
@@ -36,7 +37,7 @@ def sound_welcome() -> pb.SyncResponse:
             version="1.0",
             architecture="x86_64",
             capacity={"cpu": 4000, "mem": 8 << 30, "cuda.device": 2000},
-            backends=["process", "docker"],
+            available_runtimes=["process", "docker"],
             underlay_address="192.0.2.1",
             underlay_mtu=1500,
             reachable_networks=["10.128.0.0/20", "192.0.2.53"],
@@ -64,7 +65,7 @@ def sound_status() -> pb.AttemptStatus:
             identity=pb.ImageIdentity(digest="sha256:" + "0" * 64),
             service_ports=[port_pb2.ServicePort(name="web", protocol="http", ports=[80])],
         ),
-        layers=[pb.LayerPull(id="l", bytes=1, total_bytes=2)],
+        layers=[LayerProgress(id="l", bytes=1, total_bytes=2)],
     )
 
 
@@ -179,7 +180,7 @@ def test_sound_messages_lose_nothing() -> None:
         ({"capacity": {"c\0pu": 1}}, "BAD_CAPACITY"),
         ({"capacity": {f"s{number}": 1 for number in range(65)}}, "TOO_MANY"),
         ({"architecture": "x86\0"}, "BAD_WORD"),
-        ({"backends": ["\0"]}, "BAD_WORD"),
+        ({"available_runtimes": ["\0"]}, "BAD_WORD"),
         ({"attempts": [pb.AttemptStatus()] * (convert.MAX_ATTEMPTS + 1)}, "TOO_MANY"),
     ],
 )
@@ -220,7 +221,7 @@ def test_runtimes_that_only_others_know_cost_nothing() -> None:
     assert isinstance(facts, NodeFacts)
     assert facts.runtimes == ()
     odd = sound_welcome()
-    odd.welcome.backends.extend(["kata", "VM"])
+    odd.welcome.available_runtimes.extend(["kata", "VM"])
     odd.welcome.runtimes.extend(
         runtime_pb2.RuntimeStatus(name="\0" * 99, available=True, message="\x1b[2J" * 9999) for _ in range(999)
     )
@@ -240,7 +241,7 @@ def test_what_is_only_shown_is_cleaned() -> None:
         reason="A\0B",
         message="é" * 2000,
         log_size=-1,
-        layers=[pb.LayerPull(bytes=2**63 - 1)],
+        layers=[LayerProgress(bytes=2**63 - 1)],
     )
     status.end_time.seconds = 2**62
     strange = pb.AttemptStatus(attempt_id="unreadable-1")

@@ -32,7 +32,12 @@ HELD, RUNNING, EXITED = pb.ATTEMPT_STATE_HELD, pb.ATTEMPT_STATE_RUNNING, pb.ATTE
 
 
 def welcome(*attempts: pb.AttemptStatus, **changes: Any) -> pb.SyncResponse:
-    facts = {"agent_id": AGENT, "architecture": "x86_64", "backends": ["process"], "underlay_address": "192.0.2.1"}
+    facts = {
+        "agent_id": AGENT,
+        "architecture": "x86_64",
+        "available_runtimes": ["process"],
+        "underlay_address": "192.0.2.1",
+    }
     return pb.SyncResponse(welcome=pb.Welcome(**{**facts, "underlay_mtu": 1500, "attempts": attempts, **changes}))
 
 
@@ -432,7 +437,7 @@ def test_an_agent_that_does_not_read_is_dialled_again() -> None:
 
 def test_an_agent_whose_kernels_do_nothing_is_sent_nothing() -> None:
     async def null(requests: Requests) -> AsyncGenerator[pb.SyncResponse, None]:
-        yield welcome(backends=["null"])
+        yield welcome(available_runtimes=["null"])
         await stay(requests)
 
     store = MemoryStore()

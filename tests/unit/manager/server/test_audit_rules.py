@@ -155,7 +155,7 @@ def test_the_object_is_what_the_request_names_else_the_caller() -> None:
     assert object_of(CREATE_USER, pb.CreateUserRequest(user=pb.User(name="eve")), ROOT) == "eve"
     assert object_of(CREATE_TOKEN, pb.CreateTokenRequest(user="eve"), ROOT) == "eve"
     assert object_of(CREATE_TOKEN, pb.CreateTokenRequest(), ADA) == "ada"
-    assert object_of(RULES[f"{ACCOUNTS}AddSshKey"], pb.AddSshKeyRequest(public_key="k"), ADA) == "ada"
+    assert object_of(RULES[f"{ACCOUNTS}CreateSshKey"], pb.CreateSshKeyRequest(public_key="k"), ADA) == "ada"
     revoke = RULES[f"{ACCOUNTS}RevokeToken"]
     known = "8d3f2d5e-6a40-4b8e-9a55-0c2f3f1f7a11"
     assert object_of(revoke, pb.RevokeTokenRequest(token_id=known), ROOT) == known

@@ -130,7 +130,7 @@ async def test_run_with_dependencies_retries_and_a_start_time(retinue: Program, 
         "--retry-backoff",
         "0s",
     ]
-    tried = await retinue("run", *command, "--", "sh", "-c", 'echo "$RETINUE_EPOCH"; exit 4')
+    tried = await retinue("run", *command, "--", "sh", "-c", 'echo "$RETINUE_ATTEMPT"; exit 4')
     assert tried.code == 4
     assert tried.out.splitlines() == ["1", "2"]
     assert (await retinue("run", "--retry-on-failure", "--", "true")).code == 2

@@ -143,13 +143,13 @@ async def test_users_and_memberships(accounts: Accounts) -> None:
     kept = await stub.ListUsers(pb.ListUsersRequest(), metadata=admin)
     assert [len(user.memberships) for user in kept.users if user.name == "bob"] == [1]
     for _ in range(2):
-        removal = pb.RemoveMembershipRequest(user="bob", project="default")
-        assert list((await stub.RemoveMembership(removal, metadata=admin)).user.memberships) == []
+        removal = pb.DeleteMembershipRequest(user="bob", project="default")
+        assert list((await stub.DeleteMembership(removal, metadata=admin)).user.memberships) == []
     for user, project in (("bob", "nowhere"), ("nobody", "default")):
         request = pb.SetMembershipRequest(user=user, project=project, role=pb.PROJECT_ROLE_MEMBER)
         assert (await failure(stub.SetMembership(request, metadata=admin))).code is Code.NOT_FOUND
-        removal = pb.RemoveMembershipRequest(user=user, project=project)
-        assert (await failure(stub.RemoveMembership(removal, metadata=admin))).code is Code.NOT_FOUND
+        removal = pb.DeleteMembershipRequest(user=user, project=project)
+        assert (await failure(stub.DeleteMembership(removal, metadata=admin))).code is Code.NOT_FOUND
     listed = await stub.ListUsers(pb.ListUsersRequest(page_size=2), metadata=admin)
     assert [user.name for user in listed.users] == ["ada", "bob"]
     rest = await stub.ListUsers(pb.ListUsersRequest(page_size=2, page_token=listed.next_page_token), metadata=admin)
@@ -371,7 +371,7 @@ ADMIN_ONLY: list[tuple[str, Any]] = [
     ("ListUsers", pb.ListUsersRequest()),
     ("DeleteUser", pb.DeleteUserRequest(name="root")),
     ("SetMembership", pb.SetMembershipRequest(user="ada", project="default", role=pb.PROJECT_ROLE_ADMIN)),
-    ("RemoveMembership", pb.RemoveMembershipRequest(user="ada", project="default")),
+    ("DeleteMembership", pb.DeleteMembershipRequest(user="ada", project="default")),
     ("SetFileOwner", pb.SetFileOwnerRequest(user="ada", file_owner=pb.FileOwner(uid=1, gid=1))),
 ]
 

@@ -302,7 +302,7 @@ async def test_no_secret_is_recorded(rig: Rig) -> None:
         for call in (
             rig.accounts.RevokeToken(pb.RevokeTokenRequest(token_id=secret), metadata=root),
             rig.accounts.RevokeToken(pb.RevokeTokenRequest(token_id=secret[:20]), metadata=root),
-            rig.accounts.AddSshKey(pb.AddSshKeyRequest(public_key=secret, description=secret), metadata=root),
+            rig.accounts.CreateSshKey(pb.CreateSshKeyRequest(public_key=secret, description=secret), metadata=root),
             rig.accounts.GetCaller(pb.GetCallerRequest(), metadata=bearer(secret)),
             rig.accounts.GetCaller(pb.GetCallerRequest(), metadata=(("authorization", secret),)),
         ):

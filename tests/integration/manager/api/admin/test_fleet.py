@@ -107,7 +107,7 @@ async def test_a_group_from_its_making_to_its_end(fleet: Fleet) -> None:
     await fleet.agents("n1", group="gpu")
     used = await failure(stub.DeleteResourceGroup(pb.DeleteResourceGroupRequest(name="gpu"), metadata=admin))
     assert (used.code, used.reason) == (Code.FAILED_PRECONDITION, "IN_USE")
-    await stub.DeleteAgent(pb.DeleteAgentRequest(agent_id="n1"), metadata=admin)
+    await stub.DeleteAgent(pb.DeleteAgentRequest(agent="n1"), metadata=admin)
     stale = await failure(
         stub.DeleteResourceGroup(pb.DeleteResourceGroupRequest(name="gpu", etag="v0"), metadata=admin)
     )
@@ -199,28 +199,26 @@ async def test_weights_reach_the_shares_in_the_same_commit(fleet: Fleet) -> None
     ]
     missing = await failure(fleet.stub.ListShares(pb.ListSharesRequest(resource_group="nowhere"), metadata=fleet.user))
     assert missing.code is Code.NOT_FOUND
-    agent = (await fleet.stub.GetAgent(pb.GetAgentRequest(agent_id="n1"), metadata=fleet.admin)).agent
+    agent = (await fleet.stub.GetAgent(pb.GetAgentRequest(agent="n1"), metadata=fleet.admin)).agent
     assert (dict(agent.capacity), dict(agent.occupied)) == ({"cpu": "4", "mem": "1g"}, {"cpu": "3", "mem": "512m"})
 
 
 async def test_agents(fleet: Fleet) -> None:
     stub = fleet.stub
     await fleet.agents("n1", "n2", "n3")
-    agent = (await stub.GetAgent(pb.GetAgentRequest(agent_id="n2"), metadata=fleet.admin)).agent
+    agent = (await stub.GetAgent(pb.GetAgentRequest(agent="n2"), metadata=fleet.admin)).agent
     assert agent.HasField("kernels")
-    seen = (await stub.GetAgent(pb.GetAgentRequest(agent_id="n2"), metadata=fleet.user)).agent
+    seen = (await stub.GetAgent(pb.GetAgentRequest(agent="n2"), metadata=fleet.user)).agent
     in_list = (await stub.ListAgents(pb.ListAgentsRequest(), metadata=fleet.user)).agents
     for one in (seen, *in_list):
         assert (one.state, dict(one.capacity)) == (agent.state, dict(agent.capacity))
         assert not (
             {field.name for field, _ in one.ListFields()} & {"address", "occupied", "kernels", "version", "create_time"}
         )
-    assert (agent.state, agent.drained, list(agent.backends)) == (pb.AGENT_STATE_ALIVE, False, ["process"])
-    stale = await failure(stub.DrainAgent(pb.DrainAgentRequest(agent_id="n2", etag="old"), metadata=fleet.admin))
+    assert (agent.state, agent.drained, list(agent.available_runtimes)) == (pb.AGENT_STATE_ALIVE, False, ["process"])
+    stale = await failure(stub.DrainAgent(pb.DrainAgentRequest(agent="n2", etag="old"), metadata=fleet.admin))
     assert (stale.code, stale.metadata) == (Code.ABORTED, {"etag": agent.etag})
-    drained = [
-        (await stub.DrainAgent(pb.DrainAgentRequest(agent_id="n2"), metadata=fleet.admin)).agent for _ in range(2)
-    ]
+    drained = [(await stub.DrainAgent(pb.DrainAgentRequest(agent="n2"), metadata=fleet.admin)).agent for _ in range(2)]
     assert drained[0] == drained[1]
     assert drained[0].drained
     assert drained[0].etag != agent.etag
@@ -234,14 +232,14 @@ async def test_agents(fleet: Fleet) -> None:
     for filter_text, expected in filters.items():
         found = await stub.ListAgents(pb.ListAgentsRequest(filter=filter_text), metadata=fleet.user)
         assert [agent.id for agent in found.agents] == expected
-    back = (await stub.UndrainAgent(pb.UndrainAgentRequest(agent_id="n2"), metadata=fleet.admin)).agent
+    back = (await stub.UndrainAgent(pb.UndrainAgentRequest(agent="n2"), metadata=fleet.admin)).agent
     assert not back.drained
     async with fleet.service.database.transaction() as tx:
         found_now = """[{"type": "QUARANTINED", "reason": "X", "message": "m", "since": "2026-01-02T00:00:00+00:00", "blocks": true}]"""
         await tx.execute(
             text("UPDATE agent SET found_conditions = CAST(:found AS jsonb) WHERE id = 'n2'"), {"found": found_now}
         )
-    ill = (await stub.GetAgent(pb.GetAgentRequest(agent_id="n2"), metadata=fleet.admin)).agent
+    ill = (await stub.GetAgent(pb.GetAgentRequest(agent="n2"), metadata=fleet.admin)).agent
     assert ill.etag == back.etag
     (condition,) = ill.conditions
     assert (condition.type, condition.reason, condition.message, condition.blocks_placement) == (
@@ -255,9 +253,9 @@ async def test_agents(fleet: Fleet) -> None:
     other_query = pb.ListAgentsRequest(page_token=first.next_page_token, filter='drained = "true"')
     assert (await failure(stub.ListAgents(other_query, metadata=fleet.user))).fields == ["page_token"]
     for call in (
-        stub.GetAgent(pb.GetAgentRequest(agent_id="n9"), metadata=fleet.user),
-        stub.DrainAgent(pb.DrainAgentRequest(agent_id="n9"), metadata=fleet.admin),
-        stub.UndrainAgent(pb.UndrainAgentRequest(agent_id="n9"), metadata=fleet.admin),
+        stub.GetAgent(pb.GetAgentRequest(agent="n9"), metadata=fleet.user),
+        stub.DrainAgent(pb.DrainAgentRequest(agent="n9"), metadata=fleet.admin),
+        stub.UndrainAgent(pb.UndrainAgentRequest(agent="n9"), metadata=fleet.admin),
     ):
         missing = await failure(call)
         assert (missing.code, missing.metadata) == (Code.NOT_FOUND, {"kind": "agent", "id": "n9"})
@@ -265,7 +263,7 @@ async def test_agents(fleet: Fleet) -> None:
 
 async def test_a_deadline_of_a_drain_is_shown_until_the_drain_ends(fleet: Fleet) -> None:
     await fleet.agents("n1")
-    drain = partial(pb.DrainAgentRequest, agent_id="n1")
+    drain = partial(pb.DrainAgentRequest, agent="n1")
     bounded = (await fleet.stub.DrainAgent(drain(deadline=Duration(seconds=600)), metadata=fleet.admin)).agent
     left = bounded.drain_deadline_time.ToSeconds() - time.time()
     assert 500 < left <= 601
@@ -274,7 +272,7 @@ async def test_a_deadline_of_a_drain_is_shown_until_the_drain_ends(fleet: Fleet)
     assert not unbounded.HasField("drain_deadline_time")
     assert unbounded.etag != bounded.etag
     await fleet.stub.DrainAgent(drain(deadline=Duration()), metadata=fleet.admin)
-    back = (await fleet.stub.UndrainAgent(pb.UndrainAgentRequest(agent_id="n1"), metadata=fleet.admin)).agent
+    back = (await fleet.stub.UndrainAgent(pb.UndrainAgentRequest(agent="n1"), metadata=fleet.admin)).agent
     assert not back.HasField("drain_deadline_time")
     wrong = await failure(fleet.stub.DrainAgent(drain(deadline=Duration(seconds=-1)), metadata=fleet.admin))
     assert (wrong.code, wrong.fields) == (Code.INVALID_ARGUMENT, ["deadline"])
@@ -316,16 +314,14 @@ async def test_agents_are_removed_when_they_run_nothing_and_revoked_whatever_the
         tx.add(
             Attempt(kernel_id=held, epoch=1, session_id=held, agent_id="n1", term=1, goal="RUNNING", observed="RUNNING")
         )
-    stale = await failure(
-        fleet.stub.DeleteAgent(pb.DeleteAgentRequest(agent_id="n2", etag="old"), metadata=fleet.admin)
-    )
+    stale = await failure(fleet.stub.DeleteAgent(pb.DeleteAgentRequest(agent="n2", etag="old"), metadata=fleet.admin))
     assert stale.code is Code.ABORTED
-    await fleet.stub.DeleteAgent(pb.DeleteAgentRequest(agent_id="n2"), metadata=fleet.admin)
-    busy = await failure(fleet.stub.DeleteAgent(pb.DeleteAgentRequest(agent_id="n1"), metadata=fleet.admin))
+    await fleet.stub.DeleteAgent(pb.DeleteAgentRequest(agent="n2"), metadata=fleet.admin)
+    busy = await failure(fleet.stub.DeleteAgent(pb.DeleteAgentRequest(agent="n1"), metadata=fleet.admin))
     assert (busy.code, busy.reason) == (Code.FAILED_PRECONDITION, "IN_USE")
-    await fleet.stub.RevokeAgent(pb.RevokeAgentRequest(agent_id="n1"), metadata=fleet.admin)
+    await fleet.stub.RevokeAgent(pb.RevokeAgentRequest(agent="n1"), metadata=fleet.admin)
     assert not (await fleet.stub.ListAgents(pb.ListAgentsRequest(), metadata=fleet.admin)).agents
-    gone = await failure(fleet.stub.RevokeAgent(pb.RevokeAgentRequest(agent_id="n1"), metadata=fleet.admin))
+    gone = await failure(fleet.stub.RevokeAgent(pb.RevokeAgentRequest(agent="n1"), metadata=fleet.admin))
     assert gone.code is Code.NOT_FOUND
     async with fleet.service.database.transaction() as tx:
         conditions = (await tx.execute(text("SELECT conditions FROM session"))).scalar_one()
@@ -369,7 +365,7 @@ async def test_the_ledger_is_verified(fleet: Fleet) -> None:
             resource_group="default",
             agent="n1",
             owner="ada",
-            attempt="00000000-0000-4000-8000-000000000001.1",
+            attempt_id="00000000-0000-4000-8000-000000000001.1",
             slot="cpu",
             recorded="5.5",
             derived="nothing",
@@ -417,21 +413,21 @@ async def test_orphans_are_listed_and_ended(fleet: Fleet) -> None:
         if not page.next_page_token:
             break
         request.page_token = page.next_page_token
-    assert [(orphan.agent_id, orphan.attempt_id, orphan.end_requested) for orphan in listed] == [
+    assert [(orphan.agent, orphan.attempt_id, orphan.end_requested) for orphan in listed] == [
         ("n1", f"{kernel}.1", False) for kernel in kernels
     ]
     ids = [f"{kernels[0]}.1"]
     for _ in range(2):
-        ended = await stub.EndOrphans(pb.EndOrphansRequest(agent_id="n1", attempt_ids=ids), metadata=fleet.admin)
+        ended = await stub.EndOrphans(pb.EndOrphansRequest(agent="n1", attempt_ids=ids), metadata=fleet.admin)
         assert list(ended.attempt_ids) == ids
-    page = await stub.ListOrphans(pb.ListOrphansRequest(agent_id="n1"), metadata=fleet.admin)
+    page = await stub.ListOrphans(pb.ListOrphansRequest(agent="n1"), metadata=fleet.admin)
     assert [orphan.end_requested for orphan in page.orphans] == [True, False, False]
     for unknown in (
-        pb.EndOrphansRequest(agent_id="none"),
-        pb.EndOrphansRequest(agent_id="n1", attempt_ids=[*ids, f"{kernels[0]}.2"]),
+        pb.EndOrphansRequest(agent="none"),
+        pb.EndOrphansRequest(agent="n1", attempt_ids=[*ids, f"{kernels[0]}.2"]),
     ):
         assert (await failure(stub.EndOrphans(unknown, metadata=fleet.admin))).code is Code.NOT_FOUND
-    ended = await stub.EndOrphans(pb.EndOrphansRequest(agent_id="n1"), metadata=fleet.admin)
+    ended = await stub.EndOrphans(pb.EndOrphansRequest(agent="n1"), metadata=fleet.admin)
     assert len(ended.attempt_ids) == 3
 
 
@@ -447,11 +443,11 @@ async def test_administrators_confirm_that_held_agents_are_lost(fleet: Fleet) ->
         )
 
     async def confirm(*agent_ids: str, group: str = "") -> list[str]:
-        request = pb.ConfirmLostAgentsRequest(agent_ids=agent_ids, resource_group=group)
-        return list((await stub.ConfirmLostAgents(request, metadata=admin)).agent_ids)
+        request = pb.ConfirmLostAgentsRequest(agents=agent_ids, resource_group=group)
+        return list((await stub.ConfirmLostAgents(request, metadata=admin)).agents)
 
     for agent_ids, group in ((["none"], ""), ([], "none"), (["h1", "none"], "default")):
-        request = pb.ConfirmLostAgentsRequest(agent_ids=agent_ids, resource_group=group)
+        request = pb.ConfirmLostAgentsRequest(agents=agent_ids, resource_group=group)
         assert (await failure(stub.ConfirmLostAgents(request, metadata=admin))).code is Code.NOT_FOUND
     assert await confirm("h3", "h2") == ["h2"]
     assert await confirm(group="default") == ["h1"]
@@ -463,28 +459,28 @@ async def test_administrators_confirm_that_held_agents_are_lost(fleet: Fleet) ->
         "h2": "CONFIRMED",
         "h3": "",
     }
-    shown = (await stub.GetAgent(pb.GetAgentRequest(agent_id="h1"), metadata=admin)).agent
+    shown = (await stub.GetAgent(pb.GetAgentRequest(agent="h1"), metadata=admin)).agent
     assert [(item.type, item.reason, item.message) for item in shown.conditions] == [
         (pb.AGENT_CONDITION_TYPE_LOSS_HELD, "CONFIRMED", "root confirmed that it is lost")
     ]
 
 
 ADMIN_ONLY: list[tuple[str, Any]] = [
-    ("DrainAgent", pb.DrainAgentRequest(agent_id="n1")),
-    ("UndrainAgent", pb.UndrainAgentRequest(agent_id="n1")),
-    ("RevokeAgent", pb.RevokeAgentRequest(agent_id="n1")),
-    ("DeleteAgent", pb.DeleteAgentRequest(agent_id="n1")),
+    ("DrainAgent", pb.DrainAgentRequest(agent="n1")),
+    ("UndrainAgent", pb.UndrainAgentRequest(agent="n1")),
+    ("RevokeAgent", pb.RevokeAgentRequest(agent="n1")),
+    ("DeleteAgent", pb.DeleteAgentRequest(agent="n1")),
     ("CreateResourceGroup", pb.CreateResourceGroupRequest(resource_group=pb.ResourceGroup(name="g"))),
     ("UpdateResourceGroup", pb.UpdateResourceGroupRequest(resource_group=pb.ResourceGroup(name="default"))),
     ("DeleteResourceGroup", pb.DeleteResourceGroupRequest(name="default")),
     ("CreateJoinToken", pb.CreateJoinTokenRequest()),
     ("VerifyLedger", pb.VerifyLedgerRequest()),
-    ("ConfirmLostAgents", pb.ConfirmLostAgentsRequest(agent_ids=["n1"])),
+    ("ConfirmLostAgents", pb.ConfirmLostAgentsRequest(agents=["n1"])),
     ("ListOrphans", pb.ListOrphansRequest()),
-    ("EndOrphans", pb.EndOrphansRequest(agent_id="n1")),
-    ("GetRouter", pb.GetRouterRequest(router_id="r1")),
+    ("EndOrphans", pb.EndOrphansRequest(agent="n1")),
+    ("GetRouter", pb.GetRouterRequest(router="r1")),
     ("ListRouters", pb.ListRoutersRequest()),
-    ("RevokeRouter", pb.RevokeRouterRequest(router_id="r1")),
+    ("RevokeRouter", pb.RevokeRouterRequest(router="r1")),
 ]
 
 
@@ -496,23 +492,23 @@ async def test_users_do_not_administer(fleet: Fleet, method: str, request_messag
 
 
 async def test_one_router(fleet: Fleet) -> None:
-    unknown = await failure(fleet.stub.GetRouter(pb.GetRouterRequest(router_id="r1"), metadata=fleet.admin))
+    unknown = await failure(fleet.stub.GetRouter(pb.GetRouterRequest(router="r1"), metadata=fleet.admin))
     assert (unknown.code, unknown.metadata) == (Code.NOT_FOUND, {"kind": "router", "id": "r1"})
     wanted = pb.CreateJoinTokenRequest(kind=NODE_KIND_ROUTER)
     secret = (await fleet.stub.CreateJoinToken(wanted, metadata=fleet.admin)).token
     async with fleet.service.database.transaction() as tx:
         await routers.enrol(tx, hash_secret(secret), "r1")
     for state in (pb.ROUTER_STATE_JOINING, pb.ROUTER_STATE_REVOKED):
-        found = await fleet.stub.GetRouter(pb.GetRouterRequest(router_id="r1"), metadata=fleet.admin)
+        found = await fleet.stub.GetRouter(pb.GetRouterRequest(router="r1"), metadata=fleet.admin)
         assert (found.router.id, found.router.state) == ("r1", state)
-        await fleet.stub.RevokeRouter(pb.RevokeRouterRequest(router_id="r1"), metadata=fleet.admin)
+        await fleet.stub.RevokeRouter(pb.RevokeRouterRequest(router="r1"), metadata=fleet.admin)
 
 
 async def test_an_agent_of_another_build_says_so(fleet: Fleet) -> None:
     async def conditions(version: str) -> list[tuple[int, str]]:
         async with fleet.service.database.transaction() as tx:
             await tx.execute(text("UPDATE agent SET software_version = :version WHERE id = 'n3'"), {"version": version})
-        agent = (await fleet.stub.GetAgent(pb.GetAgentRequest(agent_id="n3"), metadata=fleet.admin)).agent
+        agent = (await fleet.stub.GetAgent(pb.GetAgentRequest(agent="n3"), metadata=fleet.admin)).agent
         assert agent.version == version
         return [(condition.type, condition.message) for condition in agent.conditions]
 

@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 import pytest
 import pytest_asyncio
+from google.protobuf.field_mask_pb2 import FieldMask
 from sqlalchemy import text
 
 from retinue.manager.store.accounts import accounts
@@ -43,8 +44,15 @@ class Callers:
         spec = session_pb2.SessionSpec(name=name, type=session_pb2.SESSION_TYPE_INTERACTIVE, **fields)
         return (await self.stub.CreateSession(pb.CreateSessionRequest(spec=spec), metadata=self.tokens["ada"])).session
 
-    def update(self, session: str, caller: str = "ada", **fields: Any) -> Any:
-        return self.stub.UpdateSession(pb.UpdateSessionRequest(session=session, **fields), metadata=self.tokens[caller])
+    def update(self, session: str, caller: str = "ada", etag: str = "", request_id: str = "", **fields: Any) -> Any:
+        request = pb.UpdateSessionRequest(
+            session=session,
+            spec=session_pb2.SessionSpec(**fields),
+            update_mask=FieldMask(paths=list(fields)),
+            etag=etag,
+            request_id=request_id,
+        )
+        return self.stub.UpdateSession(request, metadata=self.tokens[caller])
 
     async def updates(self, after: int, number: int) -> list[session_pb2.SessionUpdated]:
         watch = self.stub.WatchSessions(
@@ -118,14 +126,32 @@ async def test_what_is_so_already_is_no_change(callers: Callers) -> None:
     await callers.update(made.id, hold=False, priority=10)
 
 
+async def test_without_a_mask_what_is_given_changes(callers: Callers) -> None:
+    made = await callers.create("plain", hold=True)
+
+    def update(**fields: Any) -> Any:
+        request = pb.UpdateSessionRequest(session=made.id, spec=session_pb2.SessionSpec(**fields))
+        return callers.stub.UpdateSession(request, metadata=callers.tokens["ada"])
+
+    spec = (await update(priority=0)).session.spec
+    assert (spec.name, spec.priority, spec.hold) == ("plain", 0, True)
+    refused = await failure(update(priority=1, project="p"))
+    assert (refused.code, list(refused.fields)) == (Code.INVALID_ARGUMENT, ["spec.project"])
+    # What is named and not given becomes the default.
+    named = pb.UpdateSessionRequest(session=made.id, update_mask=FieldMask(paths=["priority", "hold"]))
+    spec = (await callers.stub.UpdateSession(named, metadata=callers.tokens["ada"])).session.spec
+    assert (spec.name, spec.priority, spec.hold) == ("plain", 10, False)
+
+
 @pytest.mark.parametrize(
     ("fields", "wrong"),
     [
-        ({"name": "No"}, "name"),
-        ({"name": ""}, "name"),
-        ({"name": "sub1"}, "name"),
-        ({"priority": 101}, "priority"),
-        ({"priority": -1}, "priority"),
+        ({"name": "No"}, "spec.name"),
+        ({"name": ""}, "spec.name"),
+        ({"name": "sub1"}, "spec.name"),
+        ({"priority": 101}, "spec.priority"),
+        ({"priority": -1}, "spec.priority"),
+        ({"project": "p"}, "update_mask"),
         ({"request_id": "x"}, "request_id"),
     ],
     ids=str,

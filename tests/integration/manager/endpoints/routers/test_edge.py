@@ -209,10 +209,10 @@ async def test_a_revoked_router_gets_no_table_any_more_and_reaches_no_replica(ed
         assert (found.id, found.url) == ("r1", f"http://127.0.0.1:{edged.port}")
         assert edged.edge.addresses() == {"127.0.0.1"}
         for _ in range(2):
-            answer = await stub.RevokeRouter(pb.RevokeRouterRequest(router_id="r1"), metadata=admin)
+            answer = await stub.RevokeRouter(pb.RevokeRouterRequest(router="r1"), metadata=admin)
             assert answer.router.state is pb.ROUTER_STATE_REVOKED
         await eventually(lambda: not edged.edge.addresses() and edged.edge.traffic().live == 0)
-        unknown = await failure(stub.RevokeRouter(pb.RevokeRouterRequest(router_id="r9"), metadata=admin))
+        unknown = await failure(stub.RevokeRouter(pb.RevokeRouterRequest(router="r9"), metadata=admin))
         assert unknown.code is Code.NOT_FOUND
 
 

@@ -27,7 +27,7 @@ def test_an_agent_is_its_state_and_its_size() -> None:
         etag="5",
         create_time=Timestamp(seconds=1),
         heartbeat_time=Timestamp(seconds=2),
-        backends=["process"],
+        available_runtimes=["process"],
         conditions=[condition],
     )
     assert agent_for_user(agent) == pb.Agent(
@@ -37,7 +37,7 @@ def test_an_agent_is_its_state_and_its_size() -> None:
         drained=True,
         architecture="x86_64",
         capacity={"cpu": "8"},
-        backends=["process"],
+        available_runtimes=["process"],
         conditions=[pb.AgentCondition(type=pb.AGENT_CONDITION_TYPE_OTHER, blocks_placement=True)],
     )
 

@@ -14,7 +14,7 @@ from retinue.types.v1 import code_pb2
 
 def cut(cutter: TextCutter, epoch: int, offset: int, data: bytes) -> list[tuple[int, int, str, int]]:
     return [
-        (piece.epoch, piece.offset, piece.text, piece.end_offset) for piece in cutter.cut(epoch, Piece(offset, data))
+        (piece.attempt, piece.offset, piece.text, piece.end_offset) for piece in cutter.cut(epoch, Piece(offset, data))
     ]
 
 
@@ -32,7 +32,7 @@ def test_what_waits_is_shown_at_a_gap_at_the_next_try_and_at_the_end() -> None:
     assert cut(cutter, 1, 0, b"\xe2") == []
     assert cut(cutter, 1, 100, b"a\xe2") == [(1, 0, "\ufffd", 1), (1, 100, "a", 101)]
     assert cut(cutter, 2, 0, b"b\xe2") == [(1, 101, "\ufffd", 102), (2, 0, "b", 1)]
-    assert [(piece.epoch, piece.offset, piece.text, piece.end_offset) for piece in cutter.end()] == [
+    assert [(piece.attempt, piece.offset, piece.text, piece.end_offset) for piece in cutter.end()] == [
         (2, 1, "\ufffd", 2)
     ]
 
