@@ -109,9 +109,13 @@ class NodeNetworks:
         self.paths.close()
         try:
             used = bool(await self.links.observed() or await self.egress.observed())
+        except NetworkError as error:
+            _log.warning("the rules of this agent stay, as it is not known what uses them: %s", error)
+            used = True
+        try:
             await in_thread(lambda: self.guard.close(remove=not used))
-        except NetworkError:
-            _log.exception("the rules of this agent cannot be removed")
+        except NetworkError as error:
+            _log.warning("the rules of this agent cannot be removed: %s", error)
 
 
 class ManagerAddresses:
