@@ -3,6 +3,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STUBS := gen/.stamp
 SYNC := client/sync/.stamp
+ENVOY_TYPES := .cache/envoy-types/.stamp
 PLUGINS := .cache/stubs/.installed
 LEFT_OUT := .cache/clients/left-out
 CONSOLE := manager/console/static/index.html
@@ -77,7 +78,7 @@ $(INSTALLED): $(DEV) $(SYNC) $(TOOLCHAINS)
 	scripts/install slurm
 	@touch $(NODE) $@
 
-proto: $(SYNC) ## the gRPC stubs, into gen/, and the blocking client, into client/sync
+proto: $(SYNC) $(ENVOY_TYPES) ## the gRPC stubs, into gen/, the blocking client, into client/sync, and types of Envoy's messages
 
 # The hook of the build writes them; the commands of the project are installed beside.
 $(STUBS): $(RUNTIME) hatch_build.py $(shell find protos -name '*.proto')
@@ -87,6 +88,11 @@ $(STUBS): $(RUNTIME) hatch_build.py $(shell find protos -name '*.proto')
 # The hook of the build does so, too; here it follows the modules that it is made from.
 $(SYNC): $(STUBS) scripts/generate-sync-client $(wildcard client/*.py client/admin/*.py client/kernel/*.py)
 	$(PY) scripts/generate-sync-client
+	@touch $@
+
+# They follow the versions that are installed, and what is imported of them.
+$(ENVOY_TYPES): $(RUNTIME) scripts/generate-envoy-types $(shell git grep -lE '^ *from (envoy|xds)\b' -- '*.py' 2>/dev/null)
+	$(PY) scripts/generate-envoy-types $(@D)
 	@touch $@
 
 stubs: $(PLUGINS) ## stubs for Go, Java, TypeScript and Python, into stubs/; needs go, mvn and npm
@@ -106,7 +112,7 @@ $(CONSOLE): $(NODEJS) $(STUBS) scripts/build-console $(shell git ls-files consol
 docs: $(DEV) $(SYNC) ## the pages in docs/reference, from protos, tables and commands
 	$(PY) -m docs.generator
 
-check: $(DEV) $(SYNC) ## ruff, mypy --strict (tests too), pyright and basedpyright on a user's program, buf, width, words, asserts of tests, import rules, the console's code
+check: $(DEV) $(SYNC) $(ENVOY_TYPES) ## ruff, mypy --strict (tests too), pyright and basedpyright on a user's program, buf, width, words, asserts of tests, import rules, the console's code
 	@$(MAKE) --no-print-directory --output-sync --keep-going --jobs $(shell nproc) $(CHECKS)
 
 check-types:

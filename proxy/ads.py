@@ -4,35 +4,47 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import itertools
 import logging
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import grpc
 from envoy.service.discovery.v3 import ads_pb2_grpc, discovery_pb2
+from google.protobuf.any_pb2 import Any as AnyMessage
+from google.protobuf.message import Message
 
-from retinue.proxy.core.fields import TYPES
-from retinue.proxy.messages import Resource
+from retinue.proxy.core.fields import pack
 
 _log = logging.getLogger(__name__)
 
-CLUSTERS = f"{TYPES}config.cluster.v3.Cluster"
-ASSIGNMENTS = f"{TYPES}config.endpoint.v3.ClusterLoadAssignment"
-LISTENERS = f"{TYPES}config.listener.v3.Listener"
-ROUTES = f"{TYPES}config.route.v3.RouteConfiguration"
-SECRETS = f"{TYPES}extensions.transport_sockets.tls.v3.Secret"
+_TYPES = "type.googleapis.com/envoy."
+CLUSTERS = f"{_TYPES}config.cluster.v3.Cluster"
+ASSIGNMENTS = f"{_TYPES}config.endpoint.v3.ClusterLoadAssignment"
+LISTENERS = f"{_TYPES}config.listener.v3.Listener"
+ROUTES = f"{_TYPES}config.route.v3.RouteConfiguration"
+SECRETS = f"{_TYPES}extensions.transport_sockets.tls.v3.Secret"
 _POLL_SECONDS = 1.0
 # From one try to bind a listener to the next: what has its port may end.
 _BIND_SECONDS = 2.0
 # In the order in which they are sent: nothing refers to what comes later.
-_TYPES = (CLUSTERS, ASSIGNMENTS, SECRETS, LISTENERS, ROUTES)
+_ORDER = (CLUSTERS, ASSIGNMENTS, SECRETS, LISTENERS, ROUTES)
 # All of these are subscribed to, by a request that names none.
 _WILDCARD = frozenset((CLUSTERS, LISTENERS))
 
 
 class RefusedError(Exception):
     """The engine refused a resource; the text is the engine's."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Resource:
+    """A resource as it is sent; equal content has an equal version, also after a restart."""
+
+    version: str
+    body: AnyMessage
 
 
 @dataclass(slots=True)
@@ -76,7 +88,7 @@ class _Stream:
         return tuple(subscription.refused) if subscription is not None else ()
 
 
-class AdsServer(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: ignore[misc]  # no types are published
+class AdsServer(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):
     """Holds all resources and serves them to the engine, and to a former one that still has connections:
     both have to follow.
     """
@@ -84,7 +96,7 @@ class AdsServer(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: ignor
     def __init__(self, running: Callable[[], int] = lambda: 1) -> None:
         """`running` is how many engines there are, of which each has to follow."""
         self._running = running
-        self._resources: dict[str, dict[str, Resource]] = {kind: {} for kind in _TYPES}
+        self._resources: dict[str, dict[str, _Resource]] = {kind: {} for kind in _ORDER}
         self._streams: list[_Stream] = []
         self._moved = asyncio.Condition()
         self._nonces = itertools.count(1)
@@ -95,9 +107,10 @@ class AdsServer(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: ignor
         """Returns whether the engine has a stream."""
         return bool(self._streams)
 
-    def put(self, kind: str, name: str, resource: Resource) -> None:
+    def put(self, kind: str, name: str, message: Message) -> None:
         """Sets a resource; it is sent when the engine has another version of it."""
-        self._resources[kind][name] = resource
+        body = pack(message)
+        self._resources[kind][name] = _Resource(hashlib.sha256(body.value).hexdigest()[:16], body)
         self._wake()
 
     def remove(self, kind: str, name: str) -> None:
@@ -145,6 +158,11 @@ class AdsServer(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: ignor
                 return False
         return True
 
+    async def StreamAggregatedResources(self, request_iterator: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:  # noqa: N802
+        """Refuses: the engine is told to ask for differences."""
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "only DeltaAggregatedResources is served")
+        yield
+
     async def DeltaAggregatedResources(self, request_iterator: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:  # noqa: N802
         """Serves the engine; called by gRPC."""
         stream = _Stream()
@@ -158,7 +176,7 @@ class AdsServer(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: ignor
                 if (refused := stream.refused_listeners()) and clock() >= bind_time:
                     stream.types[LISTENERS].forget(refused)
                     bind_time = clock() + _BIND_SECONDS
-                for kind in _TYPES:
+                for kind in _ORDER:
                     if kind in stream.types and (response := self._difference(kind, stream.types[kind])) is not None:
                         if kind == CLUSTERS and ASSIGNMENTS in stream.types:
                             # One that was changed warms up, and is acknowledged, only with replicas that come after it.

@@ -14,7 +14,6 @@ import grpc.aio
 from envoy.service.auth.v3 import external_auth_pb2_grpc
 from envoy.service.discovery.v3 import ads_pb2_grpc
 
-from retinue.proxy import messages
 from retinue.proxy.ads import LISTENERS, SECRETS, AdsServer
 from retinue.router.core import names
 from retinue.router.core.listener import Listening, listener, secret
@@ -119,12 +118,13 @@ class Serving:
     async def open(self) -> AsyncIterator[None]:
         """Serves while the block lasts; the engine runs on after it."""
         servers = []
-        for name, add, servicer in (
-            ("ads", ads_pb2_grpc.add_AggregatedDiscoveryServiceServicer_to_server, self._ads),
-            ("gate", external_auth_pb2_grpc.add_AuthorizationServicer_to_server, self.gate),
-        ):
+        adders: dict[str, Callable[[grpc.aio.Server], None]] = {
+            "ads": functools.partial(ads_pb2_grpc.add_AggregatedDiscoveryServiceServicer_to_server, self._ads),
+            "gate": functools.partial(external_auth_pb2_grpc.add_AuthorizationServicer_to_server, self.gate),
+        }
+        for name, add_to in adders.items():
             server = grpc.aio.server(options=_OPTIONS)
-            add(servicer, server)
+            add_to(server)
             path = self._directory / f"{name}.sock"
             path.unlink(missing_ok=True)
             server.add_insecure_port(f"unix:{path}")
@@ -233,14 +233,8 @@ class Serving:
             return
         self._common = common
         if self.listening.tls:
-            self._ads.put(
-                SECRETS,
-                names.CERTIFICATE,
-                messages.resource("secret", secret(common.certificate, common.private_key)),
-            )
-        self._ads.put(
-            LISTENERS, names.LISTENER, messages.resource("listener", listener(self.listening, common.token_key))
-        )
+            self._ads.put(SECRETS, names.CERTIFICATE, secret(common.certificate, common.private_key))
+        self._ads.put(LISTENERS, names.LISTENER, listener(self.listening, common.token_key))
 
     async def _in_progress(self, endpoint: Endpoint) -> int:
         clusters = [cluster_name(endpoint.id, found.number) for found in endpoint.serving]

@@ -10,12 +10,12 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from google.protobuf.json_format import ParseError
+from envoy.config.route.v3.route_components_pb2 import VirtualHost
+from google.protobuf.message import Message
 
-from retinue.proxy import messages
 from retinue.proxy.ads import ASSIGNMENTS, CLUSTERS, ROUTES, AdsServer, RefusedError
+from retinue.proxy.core.fields import route_configuration
 from retinue.router.core import names
 from retinue.router.core.resources import NOTHING, EndpointResources, merged
 
@@ -27,29 +27,21 @@ _Change = Mapping[str, tuple[EndpointResources, EndpointResources]]
 
 
 class _Steps:
-    """What a change does, all of it as messages before the first is sent. Raises ParseError."""
+    """What a change does."""
 
     def __init__(self, change: _Change) -> None:
         pairs = list(change.values())
         self.clusters = {
-            name: messages.resource("cluster", cluster)
+            name: cluster
             for old, new in pairs
             for name, cluster in new.clusters.items()
             if old.clusters.get(name) != cluster
         }
-        self.hosts = {
-            key: None if new.host is None else messages.parse("host", new.host)
-            for key, (old, new) in change.items()
-            if old.host != new.host
-        }
-        self.assignments = {
-            name: messages.resource("assignment", assignment)
-            for _, new in pairs
-            for name, assignment in new.assignments.items()
-        }
+        self.hosts = {key: new.host for key, (old, new) in change.items() if old.host != new.host}
+        self.assignments = {name: assignment for _, new in pairs for name, assignment in new.assignments.items()}
         # Replicas that go stay until requests follow the new routes.
         self.before_routes = {
-            name: messages.resource("assignment", merged(old.assignments[name], assignment))
+            name: merged(old.assignments[name], assignment)
             for old, new in pairs
             for name, assignment in new.assignments.items()
             if self.hosts and name in old.assignments
@@ -59,10 +51,10 @@ class _Steps:
 
 @dataclass(slots=True)
 class _State:
-    """What was applied, and virtual hosts as messages, so that one change does not make all of them again."""
+    """What was applied, and the virtual hosts that routes are made of: those of a change before it is applied."""
 
     applied: dict[str, EndpointResources] = field(default_factory=dict)
-    hosts: dict[str, Any] = field(default_factory=dict)
+    hosts: dict[str, VirtualHost] = field(default_factory=dict)
 
 
 class Updater:
@@ -92,9 +84,8 @@ class Updater:
             return {}
         try:
             await self._step_through(change)
-        except (RefusedError, ParseError) as error:
-            if isinstance(error, RefusedError):
-                await self._step_through({key: (after, before) for key, (before, after) in change.items()})
+        except RefusedError as error:
+            await self._step_through({key: (after, before) for key, (before, after) in change.items()})
             if len(change) == 1:
                 (endpoint_id,) = change
                 _log.warning("endpoint %s stays as it was: %s", endpoint_id, error)
@@ -131,7 +122,7 @@ class Updater:
             if steps.removed and self._ads.connected:
                 await self._ads.settled(kind, steps.removed)
 
-    def _put(self, kind: str, resources: Mapping[str, messages.Resource]) -> None:
+    def _put(self, kind: str, resources: Mapping[str, Message]) -> None:
         for name, resource in resources.items():
             self._ads.put(kind, name, resource)
 
@@ -139,5 +130,5 @@ class Updater:
         """Sends the route configuration, and waits until it is in force."""
         hosts = list(self._state.hosts.values())
         # Programs see the port that clients use, and build addresses with it.
-        self._ads.put(ROUTES, names.ROUTES, messages.route_configuration(names.ROUTES, hosts, any_port=True))
+        self._ads.put(ROUTES, names.ROUTES, route_configuration(names.ROUTES, hosts, any_port=True))
         await self._ads.settled(ROUTES, (names.ROUTES,))

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import json
 import logging
 import os
 import sys
 import time
 from pathlib import Path
 
+from envoy.config.bootstrap.v3.bootstrap_pb2 import Bootstrap
+from google.protobuf import json_format
+
 from retinue.manager.store.postgres.embedded import account_of
-from retinue.proxy.core.fields import Json
 
 _log = logging.getLogger(__name__)
 
@@ -43,12 +44,12 @@ def account(directory: Path) -> tuple[int, int] | None:
 class Engine:
     """The child; belongs on one event loop."""
 
-    def __init__(self, path: Path, configuration: Json, port: int, owner: tuple[int, int] | None) -> None:
+    def __init__(self, path: Path, configuration: Bootstrap, port: int, owner: tuple[int, int] | None) -> None:
         """`configuration` is the bootstrap; one that listens at a `port` below 1,024 keeps the right to that,
         and no other.
         """
         self._path = path
-        self._configuration = json.dumps(configuration).encode()
+        self._configuration = json_format.MessageToJson(configuration).encode()
         self._port = port
         self._owner = owner
         self._process: asyncio.subprocess.Process | None = None

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import parse_qs
 
 from envoy.service.auth.v3 import external_auth_pb2, external_auth_pb2_grpc
@@ -23,6 +23,9 @@ from retinue.manager.session.kernel_locator import MAIN_HOSTNAME
 from retinue.manager.store.access import port_access
 from retinue.manager.store.postgres.database import Database, StoreUnavailable
 from retinue.proxy.ads import RefusedError
+
+if TYPE_CHECKING:
+    from envoy.type.v3.http_status_pb2 import StatusCode
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +46,7 @@ _RETRYING = AsyncRetrying(
 _SOURCES = ("Origin", "Sec-Fetch-Site", "Sec-Fetch-Mode", "Sec-Fetch-Dest")
 
 
-class ForwardAuthHandler(external_auth_pb2_grpc.AuthorizationServicer):  # type: ignore[misc]  # no types are published
+class ForwardAuthHandler(external_auth_pb2_grpc.AuthorizationServicer):
     """Answers one question at a time, each by itself."""
 
     def __init__(
@@ -183,7 +186,8 @@ def _answer(status: int, headers: Mapping[str, str], body: str = "") -> Any:
     answer = external_auth_pb2.CheckResponse()
     answer.status.code = _PERMISSION_DENIED
     denied = answer.denied_response
-    denied.status.code = status
+    # A status of HTTP: the engine has the same numbers.
+    denied.status.code = cast("StatusCode.ValueType", status)
     denied.body = body
     for name, value in headers.items():
         header = denied.headers.add()

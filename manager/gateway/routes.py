@@ -9,13 +9,14 @@ import contextlib
 import itertools
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Any
+
+from envoy.config.route.v3.route_components_pb2 import Route, VirtualHost
 
 from retinue.manager.gateway.core import connections, resources
 from retinue.manager.gateway.core.resources import Granted
 from retinue.manager.gateway.core.rules import Address, Target
-from retinue.proxy import messages
 from retinue.proxy.ads import CLUSTERS, LISTENERS, ROUTES, AdsServer, RefusedError
+from retinue.proxy.core.fields import route_configuration
 
 _SECONDS, _CUT_SECONDS = 5.0, 1.0
 
@@ -30,20 +31,15 @@ class Routes:
         self._ads = ads
         self._address = address
         self._granted: dict[bytes, Granted] = {}
-        # Those of accesses as messages: to make one takes longer than to send a hundred.
-        self._routes: dict[Target, dict[bytes, list[Any]]] = defaultdict(dict)
+        # Those of accesses, and the hosts that have them: one access makes its own only.
+        self._routes: dict[Target, dict[bytes, list[Route]]] = defaultdict(dict)
         self._changed: set[Target] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        # As messages, so that one access does not make all of them again.
-        self._hosts: dict[Target, Any] = {}
-        self._fixed = [messages.parse("host", resources.other_hosts())]
+        self._hosts: dict[Target, VirtualHost] = {}
+        self._fixed = [resources.other_hosts()]
         if console is not None:
-            ads.put(
-                CLUSTERS,
-                connections.CONSOLE_CLUSTER,
-                messages.resource("cluster", connections.console_cluster(console)),
-            )
-            self._fixed.insert(0, messages.parse("host", resources.console_host(address)))
+            ads.put(CLUSTERS, connections.CONSOLE_CLUSTER, connections.console_cluster(console))
+            self._fixed.insert(0, resources.console_host(address))
         self._put()
 
     async def grant(  # noqa: PLR0917  # what an access is, and where it leads
@@ -58,11 +54,9 @@ class Routes:
         self.direct(key, socket, leased)
         if self._granted.get(key) != granted:
             self._granted[key] = granted
-            cluster, listener = connections.access_cluster(key, host), connections.access_listener(key)
-            self._ads.put(CLUSTERS, granted.cluster, messages.resource("cluster", cluster))
-            self._ads.put(LISTENERS, granted.cluster, messages.resource("listener", listener))
-            routes = resources.granted_routes(self._address, granted)
-            self._routes[target][key] = [messages.parse("route", route) for route in routes]
+            self._ads.put(CLUSTERS, granted.cluster, connections.access_cluster(key, host))
+            self._ads.put(LISTENERS, granted.cluster, connections.access_listener(key))
+            self._routes[target][key] = resources.granted_routes(self._address, granted)
             self._changed.add(target)
             self._flush()
         async with asyncio.timeout(_SECONDS):
@@ -73,8 +67,7 @@ class Routes:
 
     def direct(self, key: bytes, socket: str, leased: tuple[str, int] | None) -> None:
         """Has new connections of an access go to a leased port, else to the relay's socket."""
-        cluster = messages.resource("cluster", connections.kernel_cluster(key, socket, leased))
-        self._ads.put(CLUSTERS, connections.kernel_name(key), cluster)
+        self._ads.put(CLUSTERS, connections.kernel_name(key), connections.kernel_cluster(key, socket, leased))
 
     def withdraw(self, key: bytes, then: Callable[[], None]) -> None:
         """Sends nothing there any more; when that is in force, or the engine takes too long to follow,
@@ -117,10 +110,8 @@ class Routes:
             return
         for target in self._changed:
             if granted := self._routes[target]:
-                host = messages.parse("host", resources.virtual_host(self._address, target))
-                first, last = host.routes
-                routes = [first, *itertools.chain.from_iterable(granted.values()), last]
-                self._hosts[target] = messages.with_routes(host, routes)
+                routes = itertools.chain.from_iterable(granted.values())
+                self._hosts[target] = resources.virtual_host(self._address, target, routes)
             else:
                 del self._routes[target]
                 self._hosts.pop(target, None)
@@ -129,4 +120,4 @@ class Routes:
 
     def _put(self) -> None:
         hosts = [*self._hosts.values(), *self._fixed]
-        self._ads.put(ROUTES, resources.ROUTES, messages.route_configuration(resources.ROUTES, hosts))
+        self._ads.put(ROUTES, resources.ROUTES, route_configuration(resources.ROUTES, hosts))

@@ -13,6 +13,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+from envoy.config.bootstrap.v3.bootstrap_pb2 import Bootstrap
 from envoy.service.auth.v3 import external_auth_pb2_grpc
 from envoy.service.discovery.v3 import ads_pb2_grpc
 
@@ -21,7 +22,6 @@ from retinue.manager.gateway.core import resources
 from retinue.manager.gateway.forward_auth import ForwardAuthHandler
 from retinue.manager.gateway.traffic import TrafficReceiver
 from retinue.proxy.ads import AdsServer
-from retinue.proxy.core.fields import Json
 
 # Headers of a request as the engine passes them on are within its own limit.
 _OPTIONS = (("grpc.max_metadata_size", 64 * 1024), ("grpc.max_receive_message_length", 4 << 20))
@@ -39,7 +39,7 @@ class Services:
             (sockets.new_name(), traffic.add_to),
         )
 
-    def bootstrap(self) -> Json:
+    def bootstrap(self) -> Bootstrap:
         """Returns the configuration by which the engine finds them."""
         ads, handler, traffic = (name for name, _ in self._servers)
         return resources.bootstrap(ads, handler, traffic, self.key)

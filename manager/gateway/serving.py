@@ -31,7 +31,6 @@ from retinue.manager.identity.authority import Authority
 from retinue.manager.identity.own_certificate import OwnCertificate
 from retinue.manager.store.journal.journal_tail import JournalTail
 from retinue.manager.store.postgres.database import Database
-from retinue.proxy import messages
 from retinue.proxy.ads import LISTENERS, SECRETS, AdsServer, RefusedError
 from retinue.proxy.program import program
 
@@ -169,8 +168,7 @@ class Gateway:
 
     def _put_certificate(self, ads: AdsServer) -> None:
         if self._certificate is not None:
-            secret = resources.secret(self._certificate)
-            ads.put(SECRETS, resources.CERTIFICATE, messages.resource("secret", secret))
+            ads.put(SECRETS, resources.CERTIFICATE, resources.secret(self._certificate))
 
     def _read_certificate(self) -> tuple[bytes, bytes] | None:
         """Chain and key; None without TLS. Raises OSError, of which ssl.SSLError is one."""

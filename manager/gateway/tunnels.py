@@ -8,21 +8,20 @@ import asyncio
 import datetime as dt
 import secrets
 from dataclasses import dataclass
-from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from envoy.config.listener.v3.listener_components_pb2 import FilterChain
+from envoy.config.listener.v3.listener_pb2 import Listener
 
 from retinue.manager.gateway.access_cache import AccessCache
 from retinue.manager.gateway.core import connections, resources
 from retinue.manager.gateway.core.connections import TunnelIdentity
 from retinue.manager.gateway.core.rules import TUNNEL_SECONDS
 from retinue.manager.gateway.leased_ports import Leased, LeasedPorts, listens
-from retinue.proxy import messages
 from retinue.proxy.ads import CLUSTERS, LISTENERS, AdsServer, RefusedError
-from retinue.proxy.core.fields import Json
 
 _BACKDATE = dt.timedelta(minutes=5)
 _SECONDS = 5.0
@@ -62,13 +61,13 @@ def new_tunnel(domain: str, now: dt.datetime) -> NewTunnel:
 class Tunnels:
     """All tunnels of a gateway, and its listener, of which they are parts; belongs on one event loop."""
 
-    def __init__(self, ads: AdsServer, listener: Json, cache: AccessCache, ports: LeasedPorts) -> None:
+    def __init__(self, ads: AdsServer, listener: Listener, cache: AccessCache, ports: LeasedPorts) -> None:
         """Has the engine listen, without a tunnel."""
         self._ads = ads
-        self._listener = messages.parse("listener", listener)
+        self._listener = listener
         self._cache = cache
         self._ports = ports
-        self._chains: dict[bytes, Any] = {}
+        self._chains: dict[bytes, FilterChain] = {}
         self._put()
 
     async def open(self, tunnel: NewTunnel) -> bool:
@@ -84,7 +83,7 @@ class Tunnels:
         if leased is None or not await listens(*leased) or self._cache.now(key) is None:
             self._ports.drop(key)
             return False
-        self._chains[key] = messages.parse("chain", connections.tunnel_chain(key, tunnel.identity))
+        self._chains[key] = connections.tunnel_chain(key, tunnel.identity)
         self._direct(key, leased)
         self._put()
         try:
@@ -115,9 +114,10 @@ class Tunnels:
             self._ads.remove(CLUSTERS, connections.kernel_name(key))
 
     def _direct(self, key: bytes, leased: Leased) -> None:
-        cluster = connections.kernel_cluster(key, None, leased)
-        self._ads.put(CLUSTERS, connections.kernel_name(key), messages.resource("cluster", cluster))
+        self._ads.put(CLUSTERS, connections.kernel_name(key), connections.kernel_cluster(key, None, leased))
 
     def _put(self) -> None:
-        listener = messages.with_chains(self._listener, list(self._chains.values()))
+        listener = Listener()
+        listener.CopyFrom(self._listener)
+        listener.filter_chains.extend(self._chains.values())
         self._ads.put(LISTENERS, resources.LISTENER, listener)

@@ -8,13 +8,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from retinue.proxy.core.fields import Json, typed
+from envoy.config.route.v3.route_components_pb2 import HeaderMatcher, QueryParameterMatcher, RouteMatch
+from envoy.extensions.filters.http.jwt_authn.v3.config_pb2 import (
+    JwtAuthentication,
+    JwtCacheConfig,
+    JwtHeader,
+    JwtProvider,
+    JwtRequirement,
+    PerRouteConfig,
+)
+from envoy.extensions.filters.http.lua.v3.lua_pb2 import Lua, LuaPerRoute
+from envoy.extensions.filters.network.http_connection_manager.v3.http_connection_manager_pb2 import HttpFilter
+from envoy.type.matcher.v3.string_pb2 import StringMatcher
+from google.protobuf.any_pb2 import Any as AnyMessage
+
+from retinue.proxy.core.fields import FALSE, pack, text
 from retinue.router.core import names
 
 PARAMETER = "access_token"
 SUBPROTOCOL = "bearer.authorization.retinue."
-_HTTP = "extensions.filters.http"
-_LUA = "envoy.filters.http.lua"
+_LUA = f"{names.FILTERS}.lua"
 _BEARER, _KEY = "authorization", "api-key"
 _CLOCK_SKEW_SECONDS, _CACHED_TOKENS = 5, 1000
 
@@ -25,69 +38,66 @@ class Place:
     has to be moved there, and the headers that are taken away from the program then.
     """
 
-    match: Json
+    match: RouteMatch
     header: str
     removed: tuple[str, ...]
     moved: bool = False
 
-    def filters(self) -> Json:
+    def filters(self) -> dict[str, AnyMessage]:
         """Returns the settings of a route whose requests have their token here."""
-        jwt = typed(f"{_HTTP}.jwt_authn.v3.PerRouteConfig", requirement_name=self.header)
-        settings = {names.JWT_FILTER: jwt}
+        settings = {names.JWT_FILTER: pack(PerRouteConfig(requirement_name=self.header))}
         if self.moved:
-            settings[_LUA] = typed(f"{_HTTP}.lua.v3.LuaPerRoute", source_code={"inline_string": _SCRIPT})
+            settings[_LUA] = pack(LuaPerRoute(source_code=text(_SCRIPT)))
         return settings
+
+
+def _contains(header: str, part: str) -> HeaderMatcher:
+    return HeaderMatcher(name=header, string_match=StringMatcher(contains=part))
 
 
 # How endpoints' tokens begin: a header of JWT as the manager writes it.
 _BEGINNING = "eyJhbGciOiJFZERTQSIsInR5cCI6IkpXVCJ9."
-_HAS_KEY: Json = {"name": _KEY, "present_match": True}
+_HAS_KEY = HeaderMatcher(name=_KEY, present_match=True)
 PLACES = (
     # A client that gives the same token in both headers gives it to the router both times.
-    Place({"headers": [_HAS_KEY, {"name": _BEARER, "string_match": {"contains": _BEGINNING}}]}, _KEY, (_KEY, _BEARER)),
-    Place({"headers": [_HAS_KEY]}, _KEY, (_KEY,)),
-    Place({"query_parameters": [{"name": PARAMETER, "present_match": True}]}, _KEY, (_KEY,), moved=True),
+    Place(RouteMatch(headers=[_HAS_KEY, _contains(_BEARER, _BEGINNING)]), _KEY, (_KEY, _BEARER)),
+    Place(RouteMatch(headers=[_HAS_KEY]), _KEY, (_KEY,)),
     Place(
-        {"headers": [{"name": "sec-websocket-protocol", "string_match": {"contains": SUBPROTOCOL}}]},
+        RouteMatch(query_parameters=[QueryParameterMatcher(name=PARAMETER, present_match=True)]),
         _KEY,
         (_KEY,),
         moved=True,
     ),
-    Place({}, _BEARER, (_BEARER,)),
+    Place(RouteMatch(headers=[_contains("sec-websocket-protocol", SUBPROTOCOL)]), _KEY, (_KEY,), moved=True),
+    Place(RouteMatch(), _BEARER, (_BEARER,)),
 )
 """The first that matches counts."""
 
 
-def token_filters(key_set: str) -> list[Json]:
+def token_filters(key_set: str) -> list[HttpFilter]:
     """Returns the filters that move a token, and look at it: by the public key of tokens, a JSON Web Key Set."""
     providers = {
-        _BEARER: _provider(key_set, {"name": _BEARER, "value_prefix": "Bearer "}),
-        _KEY: _provider(key_set, {"name": _KEY}),
+        _BEARER: _provider(key_set, JwtHeader(name=_BEARER, value_prefix="Bearer ")),
+        _KEY: _provider(key_set, JwtHeader(name=_KEY)),
     }
+    requirements = {name: JwtRequirement(provider_name=name) for name in providers}
     return [
         # The route was chosen by the very token that is taken away.
-        names.optional_filter("lua", typed(f"{_HTTP}.lua.v3.Lua", clear_route_cache=False)),
-        names.optional_filter(
-            "jwt_authn",
-            typed(
-                f"{_HTTP}.jwt_authn.v3.JwtAuthentication",
-                providers=providers,
-                requirement_map={name: {"provider_name": name} for name in providers},
-            ),
-        ),
+        names.optional_filter("lua", Lua(clear_route_cache=FALSE)),
+        names.optional_filter("jwt_authn", JwtAuthentication(providers=providers, requirement_map=requirements)),
     ]
 
 
-def _provider(key_set: str, header: Json) -> Json:
-    return {
-        "issuer": "retinue",
-        "local_jwks": {"inline_string": key_set},
-        "from_headers": [header],
-        "payload_in_metadata": names.JWT_PAYLOAD,
-        "require_expiration": True,
-        "clock_skew_seconds": _CLOCK_SKEW_SECONDS,
-        "jwt_cache_config": {"jwt_cache_size": _CACHED_TOKENS},
-    }
+def _provider(key_set: str, header: JwtHeader) -> JwtProvider:
+    return JwtProvider(
+        issuer="retinue",
+        local_jwks=text(key_set),
+        from_headers=[header],
+        payload_in_metadata=names.JWT_PAYLOAD,
+        require_expiration=True,
+        clock_skew_seconds=_CLOCK_SKEW_SECONDS,
+        jwt_cache_config=JwtCacheConfig(jwt_cache_size=_CACHED_TOKENS),
+    )
 
 
 # A browser gives a connection up whose subprotocols were all refused. If it offers none but the token, there is no

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from retinue.proxy.core.fields import Json
+from envoy.extensions.filters.network.http_connection_manager.v3.http_connection_manager_pb2 import HttpFilter
+from google.protobuf.message import Message
+
+from retinue.proxy.core.fields import pack
 
 LISTENER, ROUTES, CERTIFICATE = "clients", "endpoints", "clients"
 GATE_CLUSTER = "gate"
 METADATA = "retinue"
-JWT_FILTER, JWT_PAYLOAD = "envoy.filters.http.jwt_authn", "jwt"
+FILTERS = "envoy.filters.http"
+JWT_FILTER, JWT_PAYLOAD = f"{FILTERS}.jwt_authn", "jwt"
 
 
 def cluster_name(endpoint_id: str, revision: int) -> str:
@@ -21,6 +25,6 @@ def parse_cluster_name(name: str) -> tuple[str, int] | None:
     return (endpoint_id, int(number)) if slash and number.isdecimal() else None
 
 
-def optional_filter(name: str, settings: Json) -> Json:
+def optional_filter(name: str, settings: Message) -> HttpFilter:
     """Returns a filter that requests pass by, unless their route has a configuration for it."""
-    return {"name": f"envoy.filters.http.{name}", "typed_config": settings, "disabled": True}
+    return HttpFilter(name=f"{FILTERS}.{name}", typed_config=pack(settings), disabled=True)

@@ -8,17 +8,43 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from retinue.proxy.core.fields import Json, duration, typed
+from envoy.config.cluster.v3.circuit_breaker_pb2 import CircuitBreakers
+from envoy.config.cluster.v3.cluster_pb2 import Cluster, LoadBalancingPolicy
+from envoy.config.cluster.v3.outlier_detection_pb2 import OutlierDetection
+from envoy.config.common.mutation_rules.v3.mutation_rules_pb2 import HeaderMutation as Mutation
+from envoy.config.core.v3.base_pb2 import TransportSocket
+from envoy.config.core.v3.grpc_service_pb2 import GrpcService
+from envoy.config.core.v3.health_check_pb2 import HealthCheck
+from envoy.config.core.v3.protocol_pb2 import Http2ProtocolOptions, HttpProtocolOptions, KeepaliveSettings
+from envoy.config.endpoint.v3.endpoint_components_pb2 import Endpoint, LbEndpoint, LocalityLbEndpoints
+from envoy.config.endpoint.v3.endpoint_pb2 import ClusterLoadAssignment
+from envoy.extensions.filters.http.ext_proc.v3.ext_proc_pb2 import ExternalProcessor, ExtProcOverrides, ExtProcPerRoute
+from envoy.extensions.filters.http.ext_proc.v3.processing_mode_pb2 import ProcessingMode
+from envoy.extensions.filters.http.header_mutation.v3.header_mutation_pb2 import (
+    HeaderMutation,
+    HeaderMutationPerRoute,
+    Mutations,
+)
+from envoy.extensions.filters.network.http_connection_manager.v3.http_connection_manager_pb2 import HttpFilter
+from envoy.extensions.load_balancing_policies.override_host.v3.override_host_pb2 import OverrideHost
+from envoy.extensions.transport_sockets.tls.v3.common_pb2 import CertificateValidationContext, SubjectAltNameMatcher
+from envoy.extensions.transport_sockets.tls.v3.tls_pb2 import CommonTlsContext, UpstreamTlsContext
+from envoy.type.matcher.v3.string_pb2 import StringMatcher
+from envoy.type.v3.http_status_pb2 import HttpStatus, StatusCode
+from envoy.type.v3.percent_pb2 import Percent
+from google.protobuf.any_pb2 import Any as AnyMessage
+
+from retinue.proxy.core import http
+from retinue.proxy.core.fields import TRUE, duration, number, pack, socket_address, text, tls
 from retinue.router.core import names
 from retinue.router.core.table import Picker
 from retinue.rpc.core.addresses import is_address
 
-_HTTP = "extensions.filters.http"
 _HEADER = "x-gateway-destination-endpoint"
 _CONNECT_SECONDS = 1
 # Pickers may let a request wait for its turn; one that has stopped answering costs each request so much at the most.
 _ANSWER_SECONDS = 60
-_KEEPALIVE = {"interval": "5s", "timeout": "2s"}
+_KEEPALIVE = KeepaliveSettings(interval=duration(5), timeout=duration(2))
 # How soon one that went away is not asked, and one that came is.
 _POLL_SECONDS, _EJECTION_SECONDS = 1, 2
 _MAX_REQUESTS = 1_000_000
@@ -29,115 +55,103 @@ def picker_cluster_name(endpoint_id: str) -> str:
     return f"{endpoint_id}/picker"
 
 
-def picker_cluster(endpoint_id: str, picker: Picker, addresses: Iterable[str]) -> Json:
+def picker_cluster(endpoint_id: str, picker: Picker, addresses: Iterable[str]) -> Cluster:
     """Returns the cluster of a picker at these addresses: the engine looks no name up that a user has chosen."""
     name = picker_cluster_name(endpoint_id)
-    places = [{"socket_address": {"address": address, "port_value": picker.port}} for address in addresses]
-    limits = {"max_connections": _MAX_REQUESTS, "max_pending_requests": _MAX_REQUESTS, "max_requests": _MAX_REQUESTS}
-    cluster: Json = {
-        "name": name,
-        "connect_timeout": duration(_CONNECT_SECONDS),
+    places = [LbEndpoint(endpoint=Endpoint(address=socket_address(address, picker.port))) for address in addresses]
+    most = number(_MAX_REQUESTS)
+    limits = CircuitBreakers.Thresholds(max_connections=most, max_pending_requests=most, max_requests=most)
+    return Cluster(
+        name=name,
+        connect_timeout=duration(_CONNECT_SECONDS),
         # A request whose body has begun to go to a picker cannot do without it:
         # one that is away must not be asked at all.
-        "common_lb_config": {"healthy_panic_threshold": {"value": 0}},
-        "health_checks": [
-            {
-                "tcp_health_check": {},
-                "timeout": duration(_CONNECT_SECONDS),
-                "interval": duration(_POLL_SECONDS),
-                "no_traffic_interval": duration(_POLL_SECONDS),
-                "unhealthy_threshold": 1,
-                "healthy_threshold": 1,
-            }
-        ],
-        "outlier_detection": {
-            "split_external_local_origin_errors": True,
-            "consecutive_local_origin_failure": 1,
-            "enforcing_consecutive_local_origin_failure": 100,
-            "enforcing_local_origin_success_rate": 0,
-            "enforcing_consecutive_5xx": 0,
-            "enforcing_success_rate": 0,
-            "interval": duration(_POLL_SECONDS),
-            "base_ejection_time": duration(_EJECTION_SECONDS),
-            "max_ejection_percent": 100,
-        },
-        "circuit_breakers": {"thresholds": [limits]},
-        "typed_extension_protocol_options": {
-            "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": typed(
-                "extensions.upstreams.http.v3.HttpProtocolOptions",
-                explicit_http_config={"http2_protocol_options": {"connection_keepalive": _KEEPALIVE}},
-                # Not that of the filter, which has no say while a body is on its way.
-                common_http_protocol_options={"max_stream_duration": duration(_ANSWER_SECONDS)},
+        common_lb_config=Cluster.CommonLbConfig(healthy_panic_threshold=Percent(value=0)),
+        health_checks=[
+            HealthCheck(
+                tcp_health_check=HealthCheck.TcpHealthCheck(),
+                timeout=duration(_CONNECT_SECONDS),
+                interval=duration(_POLL_SECONDS),
+                no_traffic_interval=duration(_POLL_SECONDS),
+                unhealthy_threshold=number(1),
+                healthy_threshold=number(1),
             )
-        },
-        "type": "STATIC",
-        "load_assignment": {
-            "cluster_name": name,
-            "endpoints": [{"lb_endpoints": [{"endpoint": {"address": place}} for place in places]}],
-        },
-    }
-    if picker.ca:
-        cluster["transport_socket"] = {"name": "tls", "typed_config": _tls(picker)}
-    return cluster
+        ],
+        outlier_detection=OutlierDetection(
+            split_external_local_origin_errors=True,
+            consecutive_local_origin_failure=number(1),
+            enforcing_consecutive_local_origin_failure=number(100),
+            enforcing_local_origin_success_rate=number(0),
+            enforcing_consecutive_5xx=number(0),
+            enforcing_success_rate=number(0),
+            interval=duration(_POLL_SECONDS),
+            base_ejection_time=duration(_EJECTION_SECONDS),
+            max_ejection_percent=number(100),
+        ),
+        circuit_breakers=CircuitBreakers(thresholds=[limits]),
+        typed_extension_protocol_options=http.http2_cluster(
+            Http2ProtocolOptions(connection_keepalive=_KEEPALIVE),
+            # Not that of the filter, which has no say while a body is on its way.
+            HttpProtocolOptions(max_stream_duration=duration(_ANSWER_SECONDS)),
+        ),
+        type=Cluster.STATIC,
+        load_assignment=ClusterLoadAssignment(cluster_name=name, endpoints=[LocalityLbEndpoints(lb_endpoints=places)]),
+        transport_socket=_tls(picker) if picker.ca else None,
+    )
 
 
-def picker_filters() -> list[Json]:
+def picker_filters() -> list[HttpFilter]:
     """Returns the filters that take the header from clients and ask a picker; on routes with a picker only."""
-    ask = typed(
-        f"{_HTTP}.ext_proc.v3.ExternalProcessor",
+    ask = ExternalProcessor(
         # Routes name their own.
-        grpc_service={"envoy_grpc": {"cluster_name": names.GATE_CLUSTER}},
+        grpc_service=_service(names.GATE_CLUSTER),
         processing_mode=_MODE,
         failure_mode_allow=True,
-        status_on_error={"code": "ServiceUnavailable"},
+        status_on_error=HttpStatus(code=StatusCode.ServiceUnavailable),
         # The route was chosen by who may enter; a picker chooses a replica only.
         disable_clear_route_cache=True,
         disable_immediate_response=True,
     )
-    return [
-        names.optional_filter("header_mutation", typed(f"{_HTTP}.header_mutation.v3.HeaderMutation")),
-        names.optional_filter("ext_proc", ask),
-    ]
+    return [names.optional_filter("header_mutation", HeaderMutation()), names.optional_filter("ext_proc", ask)]
 
 
-def picker_route(endpoint_id: str) -> Json:
+def picker_route(endpoint_id: str) -> dict[str, AnyMessage]:
     """Returns the settings of these filters for the routes of an endpoint."""
-    service = {"envoy_grpc": {"cluster_name": picker_cluster_name(endpoint_id)}}
-    overrides = {"grpc_service": service, "processing_mode": _MODE, "failure_mode_allow": True}
-    mutations = {"request_mutations": [{"remove": _HEADER}]}
+    overrides = ExtProcOverrides(
+        grpc_service=_service(picker_cluster_name(endpoint_id)), processing_mode=_MODE, failure_mode_allow=TRUE
+    )
+    mutations = Mutations(request_mutations=[Mutation(remove=_HEADER)])
     return {
-        "envoy.filters.http.header_mutation": typed(
-            f"{_HTTP}.header_mutation.v3.HeaderMutationPerRoute", mutations=mutations
-        ),
-        "envoy.filters.http.ext_proc": typed(f"{_HTTP}.ext_proc.v3.ExtProcPerRoute", overrides=overrides),
+        f"{names.FILTERS}.header_mutation": pack(HeaderMutationPerRoute(mutations=mutations)),
+        f"{names.FILTERS}.ext_proc": pack(ExtProcPerRoute(overrides=overrides)),
     }
 
 
-def picked(fallback: Json) -> Json:
+def picked(fallback: LoadBalancingPolicy) -> OverrideHost:
     """Returns the policy that takes the replica of the header, and `fallback` where that is none of the cluster's."""
-    return typed(
-        "extensions.load_balancing_policies.override_host.v3.OverrideHost",
-        override_host_sources=[{"header": _HEADER}],
-        fallback_policy=fallback,
+    return OverrideHost(
+        override_host_sources=[OverrideHost.OverrideHostSource(header=_HEADER)], fallback_policy=fallback
     )
 
 
-_MODE: Json = {
-    "request_header_mode": "SEND",
-    "request_body_mode": "FULL_DUPLEX_STREAMED",
-    "request_trailer_mode": "SEND",
-    "response_header_mode": "SKIP",
-}
+_MODE = ProcessingMode(
+    request_header_mode=ProcessingMode.SEND,
+    request_body_mode=ProcessingMode.FULL_DUPLEX_STREAMED,
+    request_trailer_mode=ProcessingMode.SEND,
+    response_header_mode=ProcessingMode.SKIP,
+)
 
 
-def _tls(picker: Picker) -> Json:
-    kind = "IP_ADDRESS" if is_address(picker.host) else "DNS"
-    validation = {
-        "trusted_ca": {"inline_string": picker.ca},
-        "match_typed_subject_alt_names": [{"san_type": kind, "matcher": {"exact": picker.host}}],
-    }
-    return typed(
-        "extensions.transport_sockets.tls.v3.UpstreamTlsContext",
-        common_tls_context={"alpn_protocols": ["h2"], "validation_context": validation},
-        **({"sni": picker.host} if kind == "DNS" else {}),
+def _service(cluster: str) -> GrpcService:
+    return GrpcService(envoy_grpc=GrpcService.EnvoyGrpc(cluster_name=cluster))
+
+
+def _tls(picker: Picker) -> TransportSocket:
+    by_address = is_address(picker.host)
+    kind = SubjectAltNameMatcher.IP_ADDRESS if by_address else SubjectAltNameMatcher.DNS
+    validation = CertificateValidationContext(
+        trusted_ca=text(picker.ca),
+        match_typed_subject_alt_names=[SubjectAltNameMatcher(san_type=kind, matcher=StringMatcher(exact=picker.host))],
     )
+    common = CommonTlsContext(alpn_protocols=["h2"], validation_context=validation)
+    return tls(UpstreamTlsContext(common_tls_context=common, sni="" if by_address else picker.host))

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from retinue.proxy.core.fields import Json
-from retinue.router.core.clusters import assignment, cluster
+from envoy.config.cluster.v3.cluster_pb2 import Cluster
+from envoy.config.endpoint.v3.endpoint_components_pb2 import LbEndpoint
+from envoy.config.endpoint.v3.endpoint_pb2 import ClusterLoadAssignment
+from envoy.config.route.v3.route_components_pb2 import VirtualHost
+
+from retinue.router.core.clusters import assigned, assignment, cluster
 from retinue.router.core.names import cluster_name
 from retinue.router.core.picker import picker_cluster, picker_cluster_name
 from retinue.router.core.routes import virtual_host
@@ -19,9 +23,9 @@ class EndpointResources:
     no virtual host once the endpoint is gone.
     """
 
-    host: Json | None
-    clusters: Mapping[str, Json]
-    assignments: Mapping[str, Json]
+    host: VirtualHost | None
+    clusters: Mapping[str, Cluster]
+    assignments: Mapping[str, ClusterLoadAssignment]
 
 
 NOTHING = EndpointResources(None, {}, {})
@@ -54,13 +58,12 @@ def endpoint_resources(
     return EndpointResources(virtual_host(endpoint, gated=gated), clusters, assignments)
 
 
-def merged(old: Json, new: Json) -> Json:
+def merged(old: ClusterLoadAssignment, new: ClusterLoadAssignment) -> ClusterLoadAssignment:
     """Returns an assignment with the replicas of both: those of the old one as they were."""
-    hosts = {_key(host): host for part in (new, old) for group in part["endpoints"] for host in group["lb_endpoints"]}
-    ordered = [host for _, host in sorted(hosts.items())]
-    return {"cluster_name": new["cluster_name"], "endpoints": [{"lb_endpoints": ordered}] if ordered else []}
+    hosts = {_key(host): host for part in (new, old) for group in part.endpoints for host in group.lb_endpoints}
+    return assigned(new.cluster_name, [host for _, host in sorted(hosts.items(), key=lambda item: item[0])])
 
 
-def _key(host: Json) -> tuple[str, int]:
-    address = host["endpoint"]["address"]["socket_address"]
-    return address["address"], address["port_value"]
+def _key(host: LbEndpoint) -> tuple[str, int]:
+    address = host.endpoint.address.socket_address
+    return address.address, address.port_value

@@ -19,7 +19,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from retinue.proxy.core.fields import Json
+from envoy.config.bootstrap.v3.bootstrap_pb2 import Bootstrap
+from google.protobuf import json_format
+
 from retinue.router.envoy.admin import Admin, AdminError
 from retinue.router.envoy.bootstrap import admin_socket, barrier_socket
 from retinue.router.envoy.steering import connected, steer_to_newest, waiting
@@ -85,7 +87,7 @@ def _send(identity: Identity, number: signal.Signals) -> None:
 class Engine:
     """Keeps one engine running; belongs on one event loop."""
 
-    def __init__(self, path: Path, directory: Path, configuration: Callable[[int], Json], port: int) -> None:
+    def __init__(self, path: Path, directory: Path, configuration: Callable[[int], Bootstrap], port: int) -> None:
         """Files and sockets are in `directory`; `configuration` makes that of a start by its epoch.
         Clients connect to `port`.
         """
@@ -184,7 +186,7 @@ class Engine:
             values = json.loads((self._directory / "engine.json").read_text())
             identity = _identity(values)
             former = [*map(_identity, values["former"])]
-            same = values["configuration"] == self._configuration(identity.epoch)
+            same = values["configuration"] == self._values(identity.epoch)
             same = same and identity.program == _version(self._path)
         except (OSError, ValueError, KeyError, TypeError):
             return False
@@ -290,13 +292,17 @@ class Engine:
         for path in (admin_socket(self._directory, epoch), barrier_socket(self._directory, epoch)):
             path.unlink(missing_ok=True)
 
+    def _values(self, epoch: int) -> dict[str, Any]:
+        """Returns the configuration of a start in the form in which the engine reads it from a file."""
+        return json_format.MessageToDict(self._configuration(epoch))
+
     def _start(self) -> None:
         """Starts an engine. Raises OSError."""
         if all(former.epoch != self.epoch for former in self._former):
             self._unlink(self.epoch)
         epoch = self.epoch + 1
         configuration = self._directory / "bootstrap.json"
-        replace_file(configuration, json.dumps(self._configuration(epoch)).encode())
+        replace_file(configuration, json.dumps(self._values(epoch)).encode())
         command = [str(self._path), "-c", str(configuration), "--concurrency", "1", "--disable-hot-restart"]
         command += ["--log-level", "warning", "--drain-strategy", "immediate", "--drain-time-s", str(_DRAIN_SECONDS)]
         with (self._directory / "engine.log").open("ab") as log:
@@ -320,7 +326,7 @@ class Engine:
         """Writes down what runs, for the next router. Raises OSError."""
         if self._identity is not None:
             values = asdict(self._identity) | {
-                "configuration": self._configuration(self._identity.epoch),
+                "configuration": self._values(self._identity.epoch),
                 "former": [asdict(former) for former in self._former],
             }
             replace_file(self._directory / "engine.json", json.dumps(values).encode())

@@ -12,8 +12,11 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from envoy.service.auth.v3 import external_auth_pb2, external_auth_pb2_grpc
-from google.protobuf.json_format import ParseDict
+from envoy.config.core.v3.base_pb2 import HeaderValue, HeaderValueOption
+from envoy.service.auth.v3 import external_auth_pb2_grpc
+from envoy.service.auth.v3.external_auth_pb2 import CheckResponse, DeniedHttpResponse, OkHttpResponse
+from envoy.type.v3.http_status_pb2 import HttpStatus, StatusCode
+from google.rpc.status_pb2 import Status
 
 from retinue.router.core.holding import HoldQueue, limited, releasable
 from retinue.router.core.table import Endpoint
@@ -25,24 +28,20 @@ STEP_SECONDS = 0.02
 """Pause between two releases."""
 _UNAVAILABLE = 14
 
-_ALLOWED = external_auth_pb2.CheckResponse()
-_ALLOWED.ok_response.SetInParent()
-_DENIED = ParseDict(
-    {
-        "status": {"code": _UNAVAILABLE},
-        "denied_response": {
-            "status": {"code": "ServiceUnavailable"},
-            "headers": [{"header": {"key": "retry-after", "value": "10"}}],
-        },
-    },
-    external_auth_pb2.CheckResponse(),
+_ALLOWED = CheckResponse(ok_response=OkHttpResponse())
+_DENIED = CheckResponse(
+    status=Status(code=_UNAVAILABLE),
+    denied_response=DeniedHttpResponse(
+        status=HttpStatus(code=StatusCode.ServiceUnavailable),
+        headers=[HeaderValueOption(header=HeaderValue(key="retry-after", value="10"))],
+    ),
 )
 
 # Requests in progress or pending on an endpoint's replicas.
 CountInProgress = Callable[[Endpoint], Awaitable[int]]
 
 
-class Gate(external_auth_pb2_grpc.AuthorizationServicer):  # type: ignore[misc]  # no types are published
+class Gate(external_auth_pb2_grpc.AuthorizationServicer):
     """Holds requests per endpoint and releases them once replicas take them; belongs on one event loop."""
 
     def __init__(

@@ -11,8 +11,46 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from envoy.config.cluster.v3.circuit_breaker_pb2 import CircuitBreakers
+from envoy.config.cluster.v3.cluster_pb2 import Cluster, UpstreamConnectionOptions
+from envoy.config.cluster.v3.outlier_detection_pb2 import OutlierDetection
+from envoy.config.core.v3.address_pb2 import Address, EnvoyInternalAddress, TcpKeepalive
+from envoy.config.core.v3.backoff_pb2 import BackoffStrategy
+from envoy.config.core.v3.extension_pb2 import TypedExtensionConfig
+from envoy.config.core.v3.grpc_service_pb2 import GrpcService
+from envoy.config.core.v3.protocol_pb2 import Http2ProtocolOptions
+from envoy.config.endpoint.v3.endpoint_components_pb2 import Endpoint, LbEndpoint, LocalityLbEndpoints
+from envoy.config.endpoint.v3.endpoint_pb2 import ClusterLoadAssignment
+from envoy.config.listener.v3.listener_components_pb2 import FilterChain, FilterChainMatch
+from envoy.config.listener.v3.listener_pb2 import Listener
+from envoy.config.metrics.v3.stats_pb2 import StatsMatcher, StatsSink
+from envoy.extensions.bootstrap.internal_listener.v3.internal_listener_pb2 import InternalListener
+from envoy.extensions.filters.network.tcp_proxy.v3.tcp_proxy_pb2 import TcpProxy
+from envoy.extensions.stat_sinks.open_telemetry.v3.open_telemetry_pb2 import SinkConfig
+from envoy.extensions.transport_sockets.tls.v3.common_pb2 import (
+    CertificateValidationContext,
+    TlsCertificate,
+    TlsParameters,
+)
+from envoy.extensions.transport_sockets.tls.v3.tls_pb2 import CommonTlsContext, DownstreamTlsContext
+from envoy.type.matcher.v3.string_pb2 import ListStringMatcher, StringMatcher
+from envoy.type.v3.percent_pb2 import Percent
+
 from retinue.proxy.core import http
-from retinue.proxy.core.fields import Json, duration, typed
+from retinue.proxy.core.fields import (
+    FALSE,
+    TRUE,
+    duration,
+    extension,
+    network_filter,
+    number,
+    pack,
+    pipe,
+    regex,
+    socket_address,
+    text,
+    tls,
+)
 
 TRAFFIC_CLUSTER, CONSOLE_CLUSTER = "traffic", "console"
 TRAFFIC_SECONDS = 1
@@ -30,18 +68,12 @@ _UNLIMITED = 1_000_000
 _TRIES = 4
 # How long a leased port that refused a connection is passed by.
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1, 5
-_KEEPALIVE = {"keepalive_probes": 3, "keepalive_time": 10, "keepalive_interval": 5}
+_KEEPALIVE = TcpKeepalive(keepalive_probes=number(3), keepalive_time=number(10), keepalive_interval=number(5))
 
-EXTENSION: Json = {
-    "name": "envoy.bootstrap.internal_listener",
-    "typed_config": typed("extensions.bootstrap.internal_listener.v3.InternalListener"),
-}
+EXTENSION: TypedExtensionConfig = extension("envoy.bootstrap.internal_listener", InternalListener())
 # All else would be sent along, every second.
-STATISTICS: Json = {
-    "inclusion_list": {
-        "patterns": [{"safe_regex": {"regex": r"cluster\.kernel/[0-9a-f]+\.upstream_cx_((rx|tx)_bytes_total|active)"}}]
-    }
-}
+_REPORTED = regex(r"cluster\.kernel/[0-9a-f]+\.upstream_cx_((rx|tx)_bytes_total|active)")
+STATISTICS = StatsMatcher(inclusion_list=ListStringMatcher(patterns=[StringMatcher(safe_regex=_REPORTED)]))
 _COUNTER = re.compile(r"(?:cluster\.)?kernel/([0-9a-f]+)\.upstream_cx_(?:rx|tx)_bytes_total")
 _GAUGE = re.compile(r"(?:cluster\.)?kernel/([0-9a-f]+)\.upstream_cx_active")
 
@@ -77,152 +109,132 @@ def parse_gauge(name: str) -> bytes | None:
     return None if found is None else bytes.fromhex(found[1])
 
 
-def sink(call: Json) -> Json:
+def sink(call: GrpcService) -> StatsSink:
     """Returns the setting by which the engine reports bytes of accesses, as differences, by calls of this kind."""
-    config = typed(
-        "extensions.stat_sinks.open_telemetry.v3.SinkConfig",
+    config = SinkConfig(
         grpc_service=call,
         report_counters_as_deltas=True,
-        emit_tags_as_attributes=False,
-        use_tag_extracted_name=False,
+        emit_tags_as_attributes=FALSE,
+        use_tag_extracted_name=FALSE,
     )
-    return {"name": "envoy.stat_sinks.open_telemetry", "typed_config": config}
+    return StatsSink(name="envoy.stat_sinks.open_telemetry", typed_config=pack(config))
 
 
-def access_cluster(key: bytes, host: str = "") -> Json:
+def access_cluster(key: bytes, host: str = "") -> Cluster:
     """Returns the cluster of an access: HTTP, to its listener. Programs see `host` where it is not empty."""
     name = access_name(key)
-    limits = {
-        "max_connections": MAX_CONNECTIONS,
-        "max_pending_requests": MAX_CONNECTIONS,
-        "max_requests": _UNLIMITED,
-        "max_retries": _UNLIMITED,
-    }
-    return {
-        **_static(name, [{"envoy_internal_address": {"server_listener_name": name}}], limits, host),
-        "typed_extension_protocol_options": http.programs(idle_seconds=_IDLE_SECONDS),
-    }
+    place = Address(envoy_internal_address=EnvoyInternalAddress(server_listener_name=name))
+    cluster = _static(name, [place], MAX_CONNECTIONS, host)
+    cluster.MergeFrom(Cluster(typed_extension_protocol_options=http.programs(idle_seconds=_IDLE_SECONDS)))
+    return cluster
 
 
-def console_cluster(socket: str) -> Json:
+def console_cluster(socket: str) -> Cluster:
     """Returns the cluster of the web console: HTTP, to the manager's socket of an abstract name."""
     # Descriptors of the manager: those who only knock at the console leave enough of them for all else.
-    limits = {
-        "max_connections": MAX_CONSOLE_CONNECTIONS,
-        "max_pending_requests": MAX_CONSOLE_CONNECTIONS,
-        "max_requests": _UNLIMITED,
-        "max_retries": _UNLIMITED,
-    }
-    return {
-        **_static(CONSOLE_CLUSTER, [{"pipe": {"path": f"@{socket}"}}], limits),
-        "typed_extension_protocol_options": http.programs(idle_seconds=_IDLE_SECONDS),
-    }
+    cluster = _static(CONSOLE_CLUSTER, [pipe(f"@{socket}")], MAX_CONSOLE_CONNECTIONS)
+    cluster.MergeFrom(Cluster(typed_extension_protocol_options=http.programs(idle_seconds=_IDLE_SECONDS)))
+    return cluster
 
 
-def access_listener(key: bytes) -> Json:
+def access_listener(key: bytes) -> Listener:
     """Returns the listener of an access, which takes its connections with it when it is removed."""
-    proxy = typed(
-        "extensions.filters.network.tcp_proxy.v3.TcpProxy",
+    proxy = TcpProxy(
         stat_prefix="access",
         cluster=kernel_name(key),
         idle_timeout=duration(0),
-        max_connect_attempts=_TRIES,
-        backoff_options={"base_interval": duration(0.01), "max_interval": duration(0.1)},
+        max_connect_attempts=number(_TRIES),
+        backoff_options=BackoffStrategy(base_interval=duration(0.01), max_interval=duration(0.1)),
     )
-    return {
-        "name": access_name(key),
-        "internal_listener": {},
-        "per_connection_buffer_limit_bytes": BUFFER_BYTES,
+    return Listener(
+        name=access_name(key),
+        internal_listener=Listener.InternalListenerConfig(),
+        per_connection_buffer_limit_bytes=number(BUFFER_BYTES),
         # Browsers are counted where they connect.
-        "ignore_global_conn_limit": True,
-        "filter_chains": [{"filters": [{"name": "tcp", "typed_config": proxy}]}],
-    }
+        ignore_global_conn_limit=True,
+        filter_chains=[FilterChain(filters=[network_filter("tcp", proxy)])],
+    )
 
 
-def tunnel_chain(key: bytes, identity: TunnelIdentity) -> Json:
+def tunnel_chain(key: bytes, identity: TunnelIdentity) -> FilterChain:
     """Returns the part of the gateway's listener that is for one tunnel,
     and takes its connections with it when it is removed.
 
     No handshake ends before the kernel has taken the connection, so that clients learn from it of one that does not.
     """
     chain, private = (part.decode() for part in (identity.certificate, identity.key))
-    context = {
-        "tls_params": {"tls_minimum_protocol_version": "TLSv1_3"},
-        "tls_certificates": [
-            {"certificate_chain": {"inline_string": chain}, "private_key": {"inline_string": private}}
-        ],
+    context = CommonTlsContext(
+        tls_params=TlsParameters(tls_minimum_protocol_version=TlsParameters.TLSv1_3),
+        tls_certificates=[TlsCertificate(certificate_chain=text(chain), private_key=text(private))],
         # It has no authority but itself. Envoy asks for none at all where it is to accept what is untrusted.
-        "validation_context": {"trusted_ca": {"inline_string": chain}, "verify_certificate_hash": [key.hex()]},
-    }
-    tls = typed(
-        "extensions.transport_sockets.tls.v3.DownstreamTlsContext",
-        common_tls_context=context,
-        require_client_certificate=True,
+        validation_context=CertificateValidationContext(trusted_ca=text(chain), verify_certificate_hash=[key.hex()]),
     )
-    proxy = typed(
-        "extensions.filters.network.tcp_proxy.v3.TcpProxy",
-        stat_prefix="tunnel",
-        cluster=kernel_name(key),
-        idle_timeout=duration(0),
+    proxy = TcpProxy(stat_prefix="tunnel", cluster=kernel_name(key), idle_timeout=duration(0))
+    return FilterChain(
+        name=kernel_name(key),
+        filter_chain_match=FilterChainMatch(server_names=[identity.name], transport_protocol="tls"),
+        transport_socket=tls(DownstreamTlsContext(common_tls_context=context, require_client_certificate=TRUE)),
+        filters=[network_filter("tcp", proxy)],
     )
-    return {
-        "name": kernel_name(key),
-        "filter_chain_match": {"server_names": [identity.name], "transport_protocol": "tls"},
-        "transport_socket": {"name": "tls", "typed_config": tls},
-        "filters": [{"name": "tcp", "typed_config": proxy}],
-    }
 
 
-def kernel_cluster(key: bytes, socket: str | None, leased: tuple[str, int] | None) -> Json:
+def kernel_cluster(key: bytes, socket: str | None, leased: tuple[str, int] | None) -> Cluster:
     """Returns the cluster of connections: to a leased port, else to the relay if there is one,
     at the socket of an abstract name.
     """
-    addresses: list[Json] = [] if socket is None else [{"pipe": {"path": f"@{socket}"}}]
+    addresses = [] if socket is None else [pipe(f"@{socket}")]
     if leased is not None:
-        addresses.insert(0, {"socket_address": {"address": leased[0], "port_value": leased[1]}})
-    limits = dict.fromkeys(("max_connections", "max_pending_requests", "max_requests", "max_retries"), _UNLIMITED)
-    return {
-        **_static(kernel_name(key), addresses, limits),
-        "common_lb_config": {"healthy_panic_threshold": {"value": 0}},
-        "upstream_connection_options": {"tcp_keepalive": _KEEPALIVE},
-        "outlier_detection": {
-            "split_external_local_origin_errors": True,
-            "consecutive_local_origin_failure": 1,
-            "interval": duration(_FIRST_PAUSE_SECONDS),
-            "base_ejection_time": duration(_FIRST_PAUSE_SECONDS),
-            "max_ejection_time": duration(_LONGEST_PAUSE_SECONDS),
-            "max_ejection_percent": 100,
-            "enforcing_success_rate": 0,
-            "enforcing_local_origin_success_rate": 0,
-            "enforcing_consecutive_5xx": 0,
-            "enforcing_consecutive_gateway_failure": 0,
-        },
-    }
+        addresses.insert(0, socket_address(*leased))
+    cluster = _static(kernel_name(key), addresses, _UNLIMITED)
+    cluster.MergeFrom(
+        Cluster(
+            common_lb_config=Cluster.CommonLbConfig(healthy_panic_threshold=Percent(value=0)),
+            upstream_connection_options=UpstreamConnectionOptions(tcp_keepalive=_KEEPALIVE),
+            outlier_detection=OutlierDetection(
+                split_external_local_origin_errors=True,
+                consecutive_local_origin_failure=number(1),
+                interval=duration(_FIRST_PAUSE_SECONDS),
+                base_ejection_time=duration(_FIRST_PAUSE_SECONDS),
+                max_ejection_time=duration(_LONGEST_PAUSE_SECONDS),
+                max_ejection_percent=number(100),
+                enforcing_success_rate=number(0),
+                enforcing_local_origin_success_rate=number(0),
+                enforcing_consecutive_5xx=number(0),
+                enforcing_consecutive_gateway_failure=number(0),
+            ),
+        )
+    )
+    return cluster
 
 
-def pipe(name: str, socket: str) -> Json:
+def service_cluster(name: str, socket: str) -> Cluster:
     """Returns the cluster of a service of the manager, at the socket of an abstract name."""
-    limits = dict.fromkeys(("max_connections", "max_pending_requests", "max_requests", "max_retries"), _UNLIMITED)
-    options = typed(http.HTTP_OPTIONS.removeprefix("envoy."), explicit_http_config={"http2_protocol_options": {}})
-    return {
-        **_static(name, [{"pipe": {"path": f"@{socket}"}}], limits),
-        "typed_extension_protocol_options": {http.HTTP_OPTIONS: options},
-    }
+    cluster = _static(name, [pipe(f"@{socket}")], _UNLIMITED)
+    cluster.MergeFrom(Cluster(typed_extension_protocol_options=http.http2_cluster(Http2ProtocolOptions())))
+    return cluster
 
 
-def _static(name: str, addresses: list[Json], limits: Json, host: str = "") -> Json:
-    """Returns a cluster whose addresses are tried in this order. The engine's usual limits
-    are for many clients of one program.
+def _static(name: str, addresses: list[Address], connections: int, host: str = "") -> Cluster:
+    """Returns a cluster whose addresses are tried in this order, with so many connections, and requests that wait for
+    one. The engine's usual limits are for many clients of one program.
     """
+    limits = CircuitBreakers.Thresholds(
+        max_connections=number(connections),
+        max_pending_requests=number(connections),
+        max_requests=number(_UNLIMITED),
+        max_retries=number(_UNLIMITED),
+    )
     endpoints = [
-        {"priority": priority, "lb_endpoints": [{"endpoint": {"address": address, "hostname": host}}]}
+        LocalityLbEndpoints(
+            priority=priority, lb_endpoints=[LbEndpoint(endpoint=Endpoint(address=address, hostname=host))]
+        )
         for priority, address in enumerate(addresses)
     ]
-    return {
-        "name": name,
-        "type": "STATIC",
-        "connect_timeout": duration(_CONNECT_SECONDS),
-        "per_connection_buffer_limit_bytes": BUFFER_BYTES,
-        "circuit_breakers": {"thresholds": [limits]},
-        "load_assignment": {"cluster_name": name, "endpoints": endpoints},
-    }
+    return Cluster(
+        name=name,
+        type=Cluster.STATIC,
+        connect_timeout=duration(_CONNECT_SECONDS),
+        per_connection_buffer_limit_bytes=number(BUFFER_BYTES),
+        circuit_breakers=CircuitBreakers(thresholds=[limits]),
+        load_assignment=ClusterLoadAssignment(cluster_name=name, endpoints=endpoints),
+    )

@@ -7,22 +7,77 @@ certain, and these never leave the engine. The manager is asked about every othe
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from envoy.config.accesslog.v3.accesslog_pb2 import (
+    AccessLogFilter,
+    ComparisonFilter,
+    OrFilter,
+    ResponseFlagFilter,
+    StatusCodeFilter,
+)
+from envoy.config.bootstrap.v3.bootstrap_pb2 import Bootstrap
+from envoy.config.common.mutation_rules.v3.mutation_rules_pb2 import HeaderMutation as Mutation
+from envoy.config.core.v3.base_pb2 import HeaderValue, HeaderValueOption, Node, RuntimeUInt32
+from envoy.config.core.v3.config_source_pb2 import ApiVersion
+from envoy.config.core.v3.grpc_service_pb2 import GrpcService
+from envoy.config.core.v3.substitution_format_string_pb2 import SubstitutionFormatString
+from envoy.config.listener.v3.listener_components_pb2 import FilterChain, ListenerFilter
+from envoy.config.listener.v3.listener_pb2 import Listener
+from envoy.config.metrics.v3.stats_pb2 import StatsConfig
+from envoy.config.route.v3.route_components_pb2 import (
+    FilterConfig,
+    HeaderMatcher,
+    Route,
+    RouteAction,
+    RouteMatch,
+    VirtualHost,
+)
+from envoy.extensions.common.matching.v3.extension_matcher_pb2 import ExtensionWithMatcher
+from envoy.extensions.filters.common.matcher.action.v3.skip_action_pb2 import SkipFilter
+from envoy.extensions.filters.http.ext_authz.v3.ext_authz_pb2 import ExtAuthz
+from envoy.extensions.filters.http.header_mutation.v3.header_mutation_pb2 import HeaderMutation, Mutations
+from envoy.extensions.filters.http.lua.v3.lua_pb2 import Lua
+from envoy.extensions.filters.http.router.v3.router_pb2 import Router
+from envoy.extensions.filters.listener.tls_inspector.v3.tls_inspector_pb2 import TlsInspector
+from envoy.extensions.filters.network.http_connection_manager.v3.http_connection_manager_pb2 import (
+    HttpConnectionManager,
+    HttpFilter,
+    LocalReplyConfig,
+    Rds,
+    ResponseMapper,
+)
+from envoy.extensions.transport_sockets.tls.v3.secret_pb2 import Secret
+from envoy.type.matcher.v3.http_inputs_pb2 import HttpResponseHeaderMatchInput
+from envoy.type.matcher.v3.string_pb2 import StringMatcher
+from envoy.type.v3.http_status_pb2 import HttpStatus, StatusCode
+from google.protobuf.any_pb2 import Any as AnyMessage
+from google.protobuf.message import Message
+from xds.core.v3 import extension_pb2 as xds
+from xds.type.matcher.v3 import regex_pb2, string_pb2
+from xds.type.matcher.v3.matcher_pb2 import Matcher
+
 from retinue.manager.gateway.core import connections, pages
-from retinue.manager.gateway.core.connections import pipe
+from retinue.manager.gateway.core.connections import service_cluster
 from retinue.manager.gateway.core.rules import OPEN_PATH, Address, Target
 from retinue.proxy.core import http
 from retinue.proxy.core.fields import (
     ADS,
     ADS_CLUSTER,
-    Json,
+    FALSE,
     certificate_secret,
     client_limit,
     duration,
     dynamic_resources,
+    extension,
+    network_filter,
+    number,
+    pack,
+    regex,
     server_tls,
-    typed,
+    socket_address,
+    text,
 )
 
 LISTENER = ROUTES = CERTIFICATE = "ports"
@@ -32,7 +87,6 @@ CLUSTER = "x-retinue-cluster"
 # By which the manager's two services know the engine.
 KEY = "x-retinue-key"
 
-_HTTP = "extensions.filters.http"
 _FILTERS = "envoy.filters.http"
 _ASK, _OWN_COOKIE, _SET_COOKIE = f"{_FILTERS}.ext_authz", f"{_FILTERS}.lua", "set-cookie"
 _HEADERS_SECONDS, _CONNECTION_IDLE_SECONDS = 10, 120
@@ -53,88 +107,77 @@ class Granted:
     host: str = ""
 
 
-def bootstrap(ads_socket: str, authorization_socket: str, traffic_socket: str, key: str) -> Json:
+def bootstrap(ads_socket: str, authorization_socket: str, traffic_socket: str, key: str) -> Bootstrap:
     """Returns the first configuration: the manager's services, at sockets of these abstract names.
     There is no port for administration.
     """
-    call = _call(ADS_CLUSTER, key)
-    return {
-        "node": {"id": "gateway", "cluster": "retinue"},
-        "dynamic_resources": dynamic_resources(call),
-        "bootstrap_extensions": [connections.EXTENSION],
-        "stats_sinks": [connections.sink(_call(connections.TRAFFIC_CLUSTER, key))],
-        "stats_flush_interval": duration(connections.TRAFFIC_SECONDS),
-        "stats_config": {"stats_matcher": connections.STATISTICS},
-        "overload_manager": client_limit(_MAX_BROWSERS),
-        "static_resources": {
-            "clusters": [
-                pipe(name, socket)
-                for name, socket in (
-                    (ADS_CLUSTER, ads_socket),
-                    (AUTHORIZATION_CLUSTER, authorization_socket),
-                    (connections.TRAFFIC_CLUSTER, traffic_socket),
-                )
-            ]
-        },
+    services = {
+        ADS_CLUSTER: ads_socket,
+        AUTHORIZATION_CLUSTER: authorization_socket,
+        connections.TRAFFIC_CLUSTER: traffic_socket,
     }
+    return Bootstrap(
+        node=Node(id="gateway", cluster="retinue"),
+        dynamic_resources=dynamic_resources(_call(ADS_CLUSTER, key)),
+        bootstrap_extensions=[connections.EXTENSION],
+        stats_sinks=[connections.sink(_call(connections.TRAFFIC_CLUSTER, key))],
+        stats_flush_interval=duration(connections.TRAFFIC_SECONDS),
+        stats_config=StatsConfig(stats_matcher=connections.STATISTICS),
+        overload_manager=client_limit(_MAX_BROWSERS),
+        static_resources=Bootstrap.StaticResources(
+            clusters=[service_cluster(name, socket) for name, socket in services.items()]
+        ),
+    )
 
 
-def listener(host: str, port: int, address: Address, key: str) -> Json:
+def listener(host: str, port: int, address: Address, key: str) -> Listener:
     """Returns the listener. While a gateway runs, nothing of it changes but the chains of `tunnel_chain` after this
     one, which is for HTTP.
     """
-    chain: Json = {"filters": [{"name": "http", "typed_config": _manager(address, key)}]}
-    if address.secure:
-        chain["transport_socket"] = server_tls(CERTIFICATE)
-    return {
-        "name": LISTENER,
-        "address": {"socket_address": {"address": host, "port_value": port}},
-        "enable_reuse_port": False,
-        "per_connection_buffer_limit_bytes": connections.BUFFER_BYTES,
-        **http.patience(),
+    chain = FilterChain(
+        filters=[network_filter("http", _manager(address, key))],
+        transport_socket=server_tls(CERTIFICATE) if address.secure else None,
+    )
+    return Listener(
+        name=LISTENER,
+        address=socket_address(host, port),
+        enable_reuse_port=FALSE,
+        per_connection_buffer_limit_bytes=number(connections.BUFFER_BYTES),
+        socket_options=http.patience(),
         # Tunnels are distinguished by the name that clients say in TLS.
-        "listener_filters": [
-            {"name": "tls", "typed_config": typed("extensions.filters.listener.tls_inspector.v3.TlsInspector")}
-        ],
-        "listener_filters_timeout": duration(_HEADERS_SECONDS),
-        "filter_chains": [chain],
-    }
+        listener_filters=[ListenerFilter(name="tls", typed_config=pack(TlsInspector()))],
+        listener_filters_timeout=duration(_HEADERS_SECONDS),
+        filter_chains=[chain],
+    )
 
 
-def secret(certificate: tuple[bytes, bytes]) -> Json:
+def secret(certificate: tuple[bytes, bytes]) -> Secret:
     """Returns the certificate: chain and key in PEM."""
     chain, key = (part.decode() for part in certificate)
     return certificate_secret(CERTIFICATE, chain, key)
 
 
-def virtual_host(address: Address, target: Target) -> Json:
+def virtual_host(address: Address, target: Target, granted: Iterable[Route] = ()) -> VirtualHost:
     """Returns the virtual host of a port: its first route is before those of accesses, its last one after them."""
-    asked = _asked()
-    own = {**asked, "match": {"prefix": OPEN_PATH.rpartition("/")[0] + "/"}}
-    return {
-        "name": f"{target.port}-{target.session_id.hex}",
-        "domains": _domains(address, address.origin(target)),
-        "routes": [own, asked],
-    }
+    return VirtualHost(
+        name=f"{target.port}-{target.session_id.hex}",
+        domains=_domains(address, address.origin(target)),
+        routes=[_asked(OPEN_PATH.rpartition("/")[0] + "/"), *granted, _asked()],
+    )
 
 
-def console_host(address: Address) -> Json:
+def console_host(address: Address) -> VirtualHost:
     """Returns the virtual host of the web console: all of its requests go to the manager, without a question,
     and with their cookies.
     """
-    unneeded = (_ASK, _OWN_COOKIE, _SET_COOKIE)
-    return {
-        "name": connections.CONSOLE_CLUSTER,
-        "domains": _domains(address, address.console_origin),
-        "routes": [
-            {
-                "match": {"prefix": "/"},
-                "route": {"cluster": connections.CONSOLE_CLUSTER, **_forwarding()},
-                "typed_per_filter_config": _disabled(*unneeded),
-                **_forwarded_headers(),
-            }
-        ],
-    }
+    route = Route(
+        match=RouteMatch(prefix="/"),
+        route=_forwarding(RouteAction(cluster=connections.CONSOLE_CLUSTER)),
+        typed_per_filter_config=_disabled(_ASK, _OWN_COOKIE, _SET_COOKIE),
+        request_headers_to_add=_forwarded_headers(),
+    )
+    domains = _domains(address, address.console_origin)
+    return VirtualHost(name=connections.CONSOLE_CLUSTER, domains=domains, routes=[route])
 
 
 def _domains(address: Address, origin: str) -> list[str]:
@@ -142,60 +185,64 @@ def _domains(address: Address, origin: str) -> list[str]:
     return sorted({host, f"{host.partition(':')[0]}:{address.number}"})
 
 
-def other_hosts() -> Json:
+def other_hosts() -> VirtualHost:
     """Returns the virtual host of all other names: the manager knows what these are."""
-    return {"name": "other", "domains": ["*"], "routes": [_asked()]}
+    return VirtualHost(name="other", domains=["*"], routes=[_asked()])
 
 
-def _asked() -> Json:
-    return {
-        "match": {"prefix": "/"},
-        "route": {"cluster_header": CLUSTER, **_forwarding()},
-        **_forwarded_headers(),
-    }
+def _asked(prefix: str = "/") -> Route:
+    action = _forwarding(RouteAction(cluster_header=CLUSTER))
+    return Route(match=RouteMatch(prefix=prefix), route=action, request_headers_to_add=_forwarded_headers())
 
 
-def granted_routes(address: Address, access: Granted) -> list[Json]:
+def granted_routes(address: Address, access: Granted) -> list[Route]:
     """Returns routes without a question: of requests whose only cookie is the secret, which cost the least,
     and of all others that hold it.
 
     Whatever a page may have caused from elsewhere does not match, and is asked about.
     """
     # Any holder of the secret may enter, wherever in the header it is.
-    alone = _granted(address, access, {"exact": f"{address.cookie}={access.secret}"}, _ASK, _OWN_COOKIE)
-    alone["request_headers_to_remove"] = ["cookie"]
-    return [alone, _granted(address, access, {"contains": access.secret}, _ASK)]
+    only = StringMatcher(exact=f"{address.cookie}={access.secret}")
+    alone = _granted(address, access, only, _ASK, _OWN_COOKIE)
+    alone.request_headers_to_remove.append("cookie")
+    return [alone, _granted(address, access, StringMatcher(contains=access.secret), _ASK)]
 
 
-def _granted(address: Address, access: Granted, cookie: Json, *unneeded: str) -> Json:
+def _granted(address: Address, access: Granted, cookie: StringMatcher, *unneeded: str) -> Route:
     headers = [
-        {"name": "cookie", "string_match": cookie},
+        HeaderMatcher(name="cookie", string_match=cookie),
         _empty_or("origin", re.escape(address.origin(access.target))),
         _empty_or("sec-fetch-site", "none|same-origin"),
     ]
-    return {
-        "match": {"prefix": "/", "headers": headers},
-        "route": {"cluster": access.cluster, **_forwarding()},
+    return Route(
+        match=RouteMatch(prefix="/", headers=headers),
+        route=_forwarding(RouteAction(cluster=access.cluster)),
         # Left out of the chain for such a request: a filter that is there and does nothing costs a fifth of one.
-        "typed_per_filter_config": _disabled(*unneeded),
-        **_forwarded_headers(access.host),
-    }
+        typed_per_filter_config=_disabled(*unneeded),
+        request_headers_to_add=_forwarded_headers(access.host),
+    )
 
 
-def _disabled(*filters: str) -> Json:
-    return {name: typed("config.route.v3.FilterConfig", disabled=True) for name in filters}
+def _disabled(*filters: str) -> dict[str, AnyMessage]:
+    return {name: pack(FilterConfig(disabled=True)) for name in filters}
 
 
-def _empty_or(name: str, expression: str) -> Json:
-    pattern = {"safe_regex": {"regex": f"(?:{expression})?"}}
-    return {"name": name, "string_match": pattern, "treat_missing_header_as_empty": True}
+def _empty_or(name: str, expression: str) -> HeaderMatcher:
+    pattern = StringMatcher(safe_regex=regex(f"(?:{expression})?"))
+    return HeaderMatcher(name=name, string_match=pattern, treat_missing_header_as_empty=True)
 
 
-def _forwarding() -> Json:
-    # Only what was not sent is sent again. Programs may be silent for as long as they like.
-    retry = {"retry_on": "connect-failure,refused-stream,reset-before-request", "num_retries": _RETRIES}
+def _forwarding(action: RouteAction) -> RouteAction:
+    """Returns an action that has a destination, with how requests are sent there."""
+    # Programs may be silent for as long as they like.
+    action.timeout.CopyFrom(duration(0))
+    action.idle_timeout.CopyFrom(duration(0))
+    # Only what was not sent is sent again.
+    action.retry_policy.retry_on = "connect-failure,refused-stream,reset-before-request"
+    action.retry_policy.num_retries.value = _RETRIES
     # By the cluster, where it names a host.
-    return {"timeout": duration(0), "idle_timeout": duration(0), "retry_policy": retry, "auto_host_rewrite": True}
+    action.auto_host_rewrite.value = True
+    return action
 
 
 def origin_of(host: str) -> str:
@@ -203,131 +250,123 @@ def origin_of(host: str) -> str:
     return f"http://{host}"
 
 
-def _forwarded_headers(host: str = "") -> Json:
-    fields = http.forwarded(
+def _forwarded_headers(host: str = "") -> list[HeaderValueOption]:
+    headers = http.forwarded(
         {
             "x-forwarded-for": "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%",
             "x-forwarded-host": "%REQ(:AUTHORITY)%",
         }
     )
     if host:
-        origin = {"header": {"key": "origin", "value": origin_of(host)}, "append_action": "OVERWRITE_IF_EXISTS"}
-        fields["request_headers_to_add"].append(origin)
-    return fields
+        headers.append(http.header("origin", origin_of(host), HeaderValueOption.OVERWRITE_IF_EXISTS))
+    return headers
 
 
-def _manager(address: Address, key: str) -> Json:
-    return http.clients(
-        headers_seconds=_HEADERS_SECONDS,
-        idle_seconds=_CONNECTION_IDLE_SECONDS,
+def _manager(address: Address, key: str) -> HttpConnectionManager:
+    own = HttpConnectionManager(
         # Browsers speak HTTP/2 over TLS only.
-        codec_type="AUTO" if address.secure else "HTTP1",
+        codec_type=HttpConnectionManager.AUTO if address.secure else HttpConnectionManager.HTTP1,
         stat_prefix="ports",
-        rds={"route_config_name": ROUTES, "config_source": ADS},
+        rds=Rds(route_config_name=ROUTES, config_source=ADS),
         http_filters=_filters(address, key),
-        generate_request_id=False,
+        generate_request_id=FALSE,
         stream_idle_timeout=duration(0),
         local_reply_config=_local_replies(),
     )
+    return http.clients(own, headers_seconds=_HEADERS_SECONDS, idle_seconds=_CONNECTION_IDLE_SECONDS)
 
 
-def _filters(address: Address, key: str) -> list[Json]:
-    return [
-        {
-            "name": _ASK,
-            "typed_config": typed(
-                f"{_HTTP}.ext_authz.v3.ExtAuthz",
-                grpc_service={**_call(AUTHORIZATION_CLUSTER, key), "timeout": duration(_ASK_SECONDS)},
-                transport_api_version="V3",
-                # The route is chosen again, by the cluster that the manager names.
-                clear_route_cache=True,
-                status_on_error={"code": _FAILED},
-                # One by one, as they came.
-                encode_raw_headers=True,
-            ),
-        },
-        {
-            "name": _OWN_COOKIE,
-            "typed_config": _script(cookie_script(address.cookie)),
-        },
-        {
-            "name": _SET_COOKIE,
-            "typed_config": _with_header("set-cookie", f"{_FILTERS}.lua", _script(DOMAIN_SCRIPT)),
-        },
-        {
-            "name": f"{_FILTERS}.header_mutation",
-            "typed_config": typed(f"{_HTTP}.header_mutation.v3.HeaderMutation", mutations=_without_ours()),
-        },
-        {
-            "name": f"{_FILTERS}.router",
-            "typed_config": typed(f"{_HTTP}.router.v3.Router", suppress_envoy_headers=True),
-        },
-    ]
+def _filters(address: Address, key: str) -> list[HttpFilter]:
+    service = _call(AUTHORIZATION_CLUSTER, key)
+    service.timeout.CopyFrom(duration(_ASK_SECONDS))
+    ask = ExtAuthz(
+        grpc_service=service,
+        transport_api_version=ApiVersion.V3,
+        # The route is chosen again, by the cluster that the manager names.
+        clear_route_cache=True,
+        status_on_error=HttpStatus(code=_FAILED),
+        # One by one, as they came.
+        encode_raw_headers=True,
+    )
+    filters = {
+        _ASK: ask,
+        _OWN_COOKIE: _script(cookie_script(address.cookie)),
+        _SET_COOKIE: _with_header("set-cookie", f"{_FILTERS}.lua", _script(DOMAIN_SCRIPT)),
+        f"{_FILTERS}.header_mutation": HeaderMutation(mutations=_without_ours()),
+        f"{_FILTERS}.router": Router(suppress_envoy_headers=True),
+    }
+    return [HttpFilter(name=name, typed_config=pack(settings)) for name, settings in filters.items()]
 
 
-def _script(source: str) -> Json:
+def _script(source: str) -> Lua:
     # The route was chosen by the very cookie that is taken away.
-    return typed(f"{_HTTP}.lua.v3.Lua", default_source_code={"inline_string": source}, clear_route_cache=False)
+    return Lua(default_source_code=text(source), clear_route_cache=FALSE)
 
 
-def _with_header(header: str, name: str, settings: Json) -> Json:
+def _with_header(header: str, name: str, settings: Message) -> ExtensionWithMatcher:
     """Returns a filter that is passed by unless an answer has a header: to start a script costs more than to look."""
-    value = typed("type.matcher.v3.HttpResponseHeaderMatchInput", header_name=header)
-    anything = {"safe_regex": {"google_re2": {}, "regex": "(?s).*"}}
-    there = {"single_predicate": {"input": {"name": "header", "typed_config": value}, "value_match": anything}}
-    skip = {"name": "skip", "typed_config": typed("extensions.filters.common.matcher.action.v3.SkipFilter")}
-    matcher = {"predicate": {"not_matcher": there}, "on_match": {"action": skip}}
-    return typed(
-        "extensions.common.matching.v3.ExtensionWithMatcher",
-        extension_config={"name": name, "typed_config": settings},
-        xds_matcher={"matcher_list": {"matchers": [matcher]}},
+    predicate = Matcher.MatcherList.Predicate
+    value = _matched("header", HttpResponseHeaderMatchInput(header_name=header))
+    anything = regex_pb2.RegexMatcher(google_re2=regex_pb2.RegexMatcher.GoogleRE2(), regex="(?s).*")
+    there = predicate.SinglePredicate(input=value, value_match=string_pb2.StringMatcher(safe_regex=anything))
+    matcher = Matcher.MatcherList.FieldMatcher(
+        predicate=predicate(not_matcher=predicate(single_predicate=there)),
+        on_match=Matcher.OnMatch(action=_matched("skip", SkipFilter())),
+    )
+    return ExtensionWithMatcher(
+        extension_config=extension(name, settings),
+        xds_matcher=Matcher(matcher_list=Matcher.MatcherList(matchers=[matcher])),
     )
 
 
-def _without_ours() -> Json:
+def _matched(name: str, settings: Message) -> xds.TypedExtensionConfig:
+    return xds.TypedExtensionConfig(name=name, typed_config=pack(settings))
+
+
+def _without_ours() -> Mutations:
     """Returns what keeps headers from programs that are the gateway's or the engine's."""
     prefixes = ("x-retinue-", "x-envoy-")
-    removals = [{"remove_on_match": {"key_matcher": {"prefix": prefix}}} for prefix in prefixes]
-    return {"request_mutations": removals}
+    removals = [
+        Mutation(remove_on_match=Mutation.RemoveOnMatch(key_matcher=StringMatcher(prefix=prefix)))
+        for prefix in prefixes
+    ]
+    return Mutations(request_mutations=removals)
 
 
 # The status when the manager does not respond; it gives none of these itself.
-_FAILED = 502
+_FAILED = StatusCode.BadGateway
 
 
-def _local_replies() -> Json:
+def _local_replies() -> LocalReplyConfig:
     """Returns the pages for when a program breaks off, or a relay, or the manager, is not there."""
-    value = {"default_value": _FAILED, "runtime_key": "retinue.failed"}
-    no_manager = {"status_code_filter": {"comparison": {"op": "EQ", "value": value}}}
+    value = RuntimeUInt32(default_value=_FAILED, runtime_key="retinue.failed")
+    comparison = ComparisonFilter(op=ComparisonFilter.EQ, value=value)
+    no_manager = AccessLogFilter(status_code_filter=StatusCodeFilter(comparison=comparison))
     no_relay = _flags("UF", "UH", "NC", "UR", "LR")
-    return {
-        "mappers": [
+    neither = AccessLogFilter(or_filter=OrFilter(filters=[no_relay, no_manager]))
+    return LocalReplyConfig(
+        mappers=[
             _reply(_flags("UC", "UPE"), pages.BROKEN),
             _reply(_flags("UO"), pages.BUSY),
-            _reply({"or_filter": {"filters": [no_relay, no_manager]}}, pages.UNREACHABLE),
+            _reply(neither, pages.UNREACHABLE),
         ]
-    }
+    )
 
 
-def _flags(*flags: str) -> Json:
-    return {"response_flag_filter": {"flags": list(flags)}}
+def _flags(*flags: str) -> AccessLogFilter:
+    return AccessLogFilter(response_flag_filter=ResponseFlagFilter(flags=flags))
 
 
-def _reply(when: Json, page: pages.Page) -> Json:
-    headers = [
-        {"header": {"key": name, "value": value}, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}
-        for name, value in pages.HEADERS.items()
-        if name != "Content-Type"
-    ]
-    return {
-        "filter": when,
-        "status_code": page.status.value,
-        "body_format_override": {
-            "text_format_source": {"inline_string": page.body().decode().replace("%", "%%")},
-            "content_type": pages.HEADERS["Content-Type"],
-        },
-        "headers_to_add": headers,
-    }
+def _reply(when: AccessLogFilter, page: pages.Page) -> ResponseMapper:
+    return ResponseMapper(
+        filter=when,
+        status_code=number(page.status.value),
+        body_format_override=SubstitutionFormatString(
+            text_format_source=text(page.body().decode().replace("%", "%%")),
+            content_type=pages.HEADERS["Content-Type"],
+        ),
+        headers_to_add=[http.header(name, value) for name, value in pages.HEADERS.items() if name != "Content-Type"],
+    )
 
 
 _EACH = """
@@ -384,5 +423,7 @@ def _escaped(text: str) -> str:
     return text
 
 
-def _call(cluster: str, key: str) -> Json:
-    return {"envoy_grpc": {"cluster_name": cluster}, "initial_metadata": [{"key": KEY, "value": key}]}
+def _call(cluster: str, key: str) -> GrpcService:
+    return GrpcService(
+        envoy_grpc=GrpcService.EnvoyGrpc(cluster_name=cluster), initial_metadata=[HeaderValue(key=KEY, value=key)]
+    )

@@ -19,7 +19,6 @@ from retinue.manager.gateway.forward_auth import ForwardAuthHandler
 from retinue.manager.gateway.routes import Routes
 from retinue.manager.gateway.services import Services
 from retinue.manager.gateway.traffic import TrafficReceiver
-from retinue.proxy import messages
 from retinue.proxy.ads import LISTENERS, AdsServer
 from retinue.proxy.program import program
 from retinue.router.core.table import Revision
@@ -67,7 +66,7 @@ async def gateway(directory: Path, program_port: int) -> AsyncIterator[Edge]:
     routes = Routes(ads, address)
     services = Services(ads, _NobodyAsks(), TrafficReceiver(lambda _key: None, lambda _key: None))
     listener = resources.listener("127.0.0.1", port, address, services.key)
-    ads.put(LISTENERS, resources.LISTENER, messages.resource("listener", listener))
+    ads.put(LISTENERS, resources.LISTENER, listener)
     child = engine.Engine(program(), services.bootstrap(), port, engine.account(directory))
     async with services.serving():
         task = asyncio.create_task(child.run())

@@ -28,7 +28,7 @@ _HEADER = "x-gateway-destination-endpoint"
 
 
 @dataclass
-class Chooser(pb_grpc.ExternalProcessorServicer):  # type: ignore[misc]  # no types are published
+class Chooser(pb_grpc.ExternalProcessorServicer):
     """Sends a request to the address that is its whole body, as pickers do: after the last byte of it."""
 
     default: str = ""

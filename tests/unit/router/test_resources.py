@@ -1,14 +1,15 @@
-"""Resources out of the table: every one is a message of the engine, whatever the endpoint asks for."""
+"""Resources out of the table: every one has what refers to it, whatever the endpoint asks for."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
+from envoy.config.route.v3.route_components_pb2 import VirtualHost
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.proxy import messages
+from retinue.proxy.core.fields import pack
 from retinue.router.core.holding import HoldQueue, releasable
 from retinue.router.core.listener import Listening, listener, secret
 from retinue.router.core.resources import endpoint_resources, merged
@@ -61,15 +62,18 @@ def endpoints(draw: st.DrawFn) -> Endpoint:
 
 
 @given(endpoints(), st.booleans(), REVISIONS)
-def test_every_resource_is_a_message(endpoint: Endpoint, gated: bool, kept: list[Revision]) -> None:
+def test_every_resource_has_the_name_that_others_call_it_by(
+    endpoint: Endpoint, gated: bool, kept: list[Revision]
+) -> None:
     resources = endpoint_resources(endpoint, gated=gated, kept=kept)
     assert resources.host is not None
-    messages.parse("host", resources.host)
+    assert resources.host.name == endpoint.id
+    assert len(resources.host.routes) >= 1
     assert resources.assignments.keys() <= resources.clusters.keys()
     for name, cluster in resources.clusters.items():
-        messages.resource("cluster", cluster)
+        assert cluster.name == name
         if name in resources.assignments:
-            messages.resource("assignment", resources.assignments[name])
+            assert resources.assignments[name].cluster_name == name
 
 
 @given(endpoints(), endpoints())
@@ -77,26 +81,27 @@ def test_every_route_leads_to_a_cluster_that_is_there(one: Endpoint, other: Endp
     for endpoint in (one, other):
         resources = endpoint_resources(replace(endpoint, deleted=False), gated=True)
         assert resources.host is not None
-        for route in resources.host["routes"]:
-            action = route["route"]
-            names = [found["name"] for found in action.get("weighted_clusters", {}).get("clusters", ())]
-            for name in names or [action["cluster"]]:
+        for route in resources.host.routes:
+            names = [found.name for found in route.route.weighted_clusters.clusters]
+            for name in names or [route.route.cluster]:
                 assert name in resources.clusters
 
 
 def test_dropping_and_adding_an_endpoint_gives_the_same_versions() -> None:
     endpoint = replace(ENDPOINT, revisions=(Revision(1, 100, replicas=(Replica("s", "127.0.0.1", 1),)),))
     first, second = (endpoint_resources(endpoint, gated=False) for _ in range(2))
+    assert first == second
+    # The engine is sent what differs in its bytes.
+    assert pack(first.host or VirtualHost()).value == pack(second.host or VirtualHost()).value
     for name, cluster in first.clusters.items():
-        assert (
-            messages.resource("cluster", cluster).version == messages.resource("cluster", second.clusters[name]).version
-        )
+        assert pack(cluster).value == pack(second.clusters[name]).value
 
 
 @pytest.mark.parametrize("tls", [True, False])
-def test_the_listener_is_a_message(tls: bool) -> None:
-    messages.resource("listener", listener(Listening("127.0.0.1", 1, tls, "/log"), bytes(32)))
-    messages.resource("secret", secret("certificate", "key"))
+def test_the_listener_has_the_certificate_that_its_secret_is(tls: bool) -> None:
+    made = listener(Listening("127.0.0.1", 1, tls, "/log"), bytes(32))
+    assert made.filter_chains[0].HasField("transport_socket") is tls
+    assert secret("certificate", "key").name.encode() in made.SerializeToString()
 
 
 def test_replicas_that_go_stay_until_routes_have_moved() -> None:
@@ -106,8 +111,8 @@ def test_replicas_that_go_stay_until_routes_have_moved() -> None:
         ).assignments[f"{ENDPOINT.id}/1"]
         for port in (1, 2)
     )
-    hosts = merged(old, new)["endpoints"][0]["lb_endpoints"]
-    assert [host["endpoint"]["address"]["socket_address"]["port_value"] for host in hosts] == [1, 2]
+    hosts = merged(old, new).endpoints[0].lb_endpoints
+    assert [host.endpoint.address.socket_address.port_value for host in hosts] == [1, 2]
 
 
 def test_requests_are_held_in_order_up_to_a_limit_and_a_deadline() -> None:

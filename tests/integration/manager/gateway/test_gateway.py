@@ -9,7 +9,7 @@ import contextlib
 import os
 import ssl
 import uuid
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Awaitable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -298,7 +298,7 @@ async def test_no_other_process_of_the_machine_gets_what_the_engine_gets(rig: Ri
         async with grpc.aio.insecure_channel(f"unix-abstract:{name}") as channel:
             for metadata in ((), ((resources.KEY, "0" * 64),)):
                 ads = ads_pb2_grpc.AggregatedDiscoveryServiceStub(channel)
-                calls = [
+                calls: list[Awaitable[object]] = [
                     ads.DeltaAggregatedResources(iter(()), metadata=metadata).read(),
                     external_auth_pb2_grpc.AuthorizationStub(channel).Check(
                         external_auth_pb2.CheckRequest(), metadata=metadata

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
 import uuid
 
 import pytest
+from envoy.config.route.v3.route_components_pb2 import Route, RouteMatch
+from google.protobuf import json_format
 
 from retinue.manager.gateway.core import connections, pages, resources
 from retinue.manager.gateway.core.connections import TunnelIdentity
 from retinue.manager.gateway.core.resources import Granted
 from retinue.manager.gateway.core.rules import Address, Target
-from retinue.proxy import messages
+from retinue.proxy.core.fields import pipe, socket_address
 
 ADDRESS = Address("apps.example.org", 443, secure=True)
 TARGET = Target(uuid.UUID(int=7), 8080)
@@ -22,47 +23,39 @@ ASK, OWN_COOKIE = "envoy.filters.http.ext_authz", "envoy.filters.http.lua"
 
 def test_there_is_no_port_for_administration_and_only_sockets_of_this_machine_are_dialled() -> None:
     made = resources.bootstrap("ads-name", "check-name", "traffic-name", "key")
-    assert "admin" not in made
-    text = json.dumps(made)
+    assert not made.HasField("admin")
+    text = json_format.MessageToJson(made, indent=None)
     assert text.count('"address": {') == text.count('"pipe": {"path": "@') == 3
     # Both services know the engine by the key.
-    call = {"key": resources.KEY, "value": "key"}
-    assert made["dynamic_resources"]["ads_config"]["grpc_services"][0]["initial_metadata"] == [call]
+    [call] = made.dynamic_resources.ads_config.grpc_services[0].initial_metadata
+    assert (call.key, call.value) == (resources.KEY, "key")
 
 
 @pytest.mark.parametrize("address", [ADDRESS, Address("localhost", 7442, secure=False)])
-def test_the_engine_takes_every_resource(address: Address) -> None:
-    messages.resource("listener", resources.listener("192.0.2.1", address.number, address, "key"))
-    messages.resource("secret", resources.secret((b"CHAIN", b"KEY")))
-    messages.resource("cluster", connections.access_cluster(b"1"))
-    messages.resource("cluster", connections.access_cluster(b"1", "localhost:8080"))
-    messages.resource("listener", connections.access_listener(b"1"))
-    messages.resource("cluster", connections.kernel_cluster(b"1", "name", ("192.0.2.7", 31_400)))
-    messages.resource("cluster", connections.kernel_cluster(b"1", None, ("192.0.2.7", 31_400)))
-    messages.parse("chain", connections.tunnel_chain(b"1", TunnelIdentity("1.tunnel.localhost", b"CHAIN", b"KEY")))
-    messages.parse("host", resources.virtual_host(address, TARGET))
-    for route in (
-        *resources.granted_routes(address, Granted(TARGET, "rta_s", "access/1")),
-        *resources.granted_routes(address, Granted(TARGET, "rta_s", "access/1", "localhost:8080")),
-    ):
-        messages.parse("route", route)
-    messages.parse("host", resources.other_hosts())
+def test_what_is_secure_is_so_for_browsers_and_tunnels(address: Address) -> None:
+    [http] = resources.listener("192.0.2.1", address.number, address, "key").filter_chains
+    assert http.HasField("transport_socket") is address.secure
+    tunnel = connections.tunnel_chain(b"1", TunnelIdentity("1.tunnel.localhost", b"CHAIN", b"KEY"))
+    assert tunnel.HasField("transport_socket")
+    # A program sees the name that it listens at, where it has one.
+    [place] = connections.access_cluster(b"1", "localhost:8080").load_assignment.endpoints
+    assert place.lb_endpoints[0].endpoint.hostname == "localhost:8080"
 
 
-def matched(route: dict[str, object], headers: dict[str, str]) -> bool:
+def matched(route: Route, headers: dict[str, str]) -> bool:
     """Whether a route is that of a request, as the engine decides it."""
-    match = route["match"]
-    assert isinstance(match, dict)
-    for wanted in match.get("headers", ()):
-        value, how = headers.get(wanted["name"], ""), wanted["string_match"]
-        if "contains" in how:
-            if how["contains"] not in value:
-                return False
-        elif "exact" in how:
-            if how["exact"] != value:
-                return False
-        elif re.fullmatch(how["safe_regex"]["regex"], value) is None:
-            return False
+    for wanted in route.match.headers:
+        value, how = headers.get(wanted.name, ""), wanted.string_match
+        match how.WhichOneof("match_pattern"):
+            case "contains":
+                if how.contains not in value:
+                    return False
+            case "exact":
+                if how.exact != value:
+                    return False
+            case _:
+                if re.fullmatch(how.safe_regex.regex, value) is None:
+                    return False
     return True
 
 
@@ -81,36 +74,36 @@ def matched(route: dict[str, object], headers: dict[str, str]) -> bool:
     ],
 )
 def test_only_a_request_of_the_browser_itself_goes_without_a_question(headers: dict[str, str], asked: bool) -> None:
-    own, last = resources.virtual_host(ADDRESS, TARGET)["routes"]
+    own, last = resources.virtual_host(ADDRESS, TARGET).routes
     routes = [*resources.granted_routes(ADDRESS, Granted(TARGET, "rta_mine", "access/1")), last]
-    assert own["match"] == {"prefix": "/.retinue/"}
-    assert "typed_per_filter_config" not in own
+    assert own.match == RouteMatch(prefix="/.retinue/")
+    assert not own.typed_per_filter_config
     route = next(route for route in routes if matched(route, headers))
-    assert (ASK not in route.get("typed_per_filter_config", {})) is asked
+    assert (ASK not in route.typed_per_filter_config) is asked
     # The manager names the cluster of a request that it was asked about.
-    assert ("cluster_header" in route["route"]) is asked
+    assert bool(route.route.cluster_header) is asked
     # The secret is taken away by the route where it is all there is, else by the script.
     alone = headers.get("cookie") == "__Host-retinue=rta_mine" and not asked
-    assert (route.get("request_headers_to_remove") == ["cookie"]) is alone
-    assert (OWN_COOKIE in route.get("typed_per_filter_config", {})) is alone
+    assert (list(route.request_headers_to_remove) == ["cookie"]) is alone
+    assert (OWN_COOKIE in route.typed_per_filter_config) is alone
 
 
 def test_a_host_is_that_of_its_address_only() -> None:
     name = f"p8080-{TARGET.session_id.hex}.apps.example.org"
-    assert resources.virtual_host(ADDRESS, TARGET)["domains"] == [name, f"{name}:443"]
+    assert resources.virtual_host(ADDRESS, TARGET).domains == [name, f"{name}:443"]
     other = Address("localhost", 7442, secure=False)
     name = f"p8080-{TARGET.session_id.hex}.localhost"
-    assert resources.virtual_host(other, TARGET)["domains"] == [f"{name}:7442"]
+    assert resources.virtual_host(other, TARGET).domains == [f"{name}:7442"]
 
 
 def test_a_leased_port_comes_before_the_relay() -> None:
-    both = connections.kernel_cluster(b"1", "name", ("192.0.2.7", 31_400))["load_assignment"]["endpoints"]
-    addresses = [item["lb_endpoints"][0]["endpoint"]["address"] for item in both]
-    relay = {"pipe": {"path": "@name"}}
-    assert addresses == [{"socket_address": {"address": "192.0.2.7", "port_value": 31_400}}, relay]
-    assert [item["priority"] for item in both] == [0, 1]
-    [only] = connections.kernel_cluster(b"1", "name", None)["load_assignment"]["endpoints"]
-    assert only["lb_endpoints"][0]["endpoint"]["address"] == relay
+    both = connections.kernel_cluster(b"1", "name", ("192.0.2.7", 31_400)).load_assignment.endpoints
+    addresses = [item.lb_endpoints[0].endpoint.address for item in both]
+    relay = pipe("@name")
+    assert addresses == [socket_address("192.0.2.7", 31_400), relay]
+    assert [item.priority for item in both] == [0, 1]
+    [only] = connections.kernel_cluster(b"1", "name", None).load_assignment.endpoints
+    assert only.lb_endpoints[0].endpoint.address == relay
 
 
 def test_bytes_are_those_of_an_access() -> None:

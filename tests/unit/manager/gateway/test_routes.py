@@ -7,14 +7,14 @@ import uuid
 from collections.abc import Collection
 
 import pytest
-from envoy.config.route.v3 import route_pb2
+from envoy.config.route.v3.route_pb2 import RouteConfiguration
+from google.protobuf.message import Message
 
 from retinue.manager.gateway.core import resources
 from retinue.manager.gateway.core.connections import access_name, kernel_name
 from retinue.manager.gateway.core.rules import Address, Target
 from retinue.manager.gateway.routes import Routes
 from retinue.proxy.ads import CLUSTERS, LISTENERS, ROUTES, AdsServer
-from retinue.proxy.messages import Resource
 
 pytestmark = pytest.mark.asyncio
 
@@ -26,11 +26,11 @@ class Followed(AdsServer):
 
     def __init__(self) -> None:
         super().__init__()
-        self.has: dict[tuple[str, str], Resource] = {}
+        self.has: dict[tuple[str, str], Message] = {}
         self.route_updates = 0
 
-    def put(self, kind: str, name: str, resource: Resource) -> None:
-        self.has[kind, name] = resource
+    def put(self, kind: str, name: str, message: Message) -> None:
+        self.has[kind, name] = message
         self.route_updates += kind == ROUTES
 
     def remove(self, kind: str, name: str) -> None:
@@ -39,12 +39,17 @@ class Followed(AdsServer):
     async def settled(self, kind: str, resource_names: Collection[str]) -> None:
         return
 
+    def routes(self) -> RouteConfiguration:
+        """The routes that the engine has."""
+        configuration = self.has[ROUTES, resources.ROUTES]
+        assert isinstance(configuration, RouteConfiguration)
+        return configuration
+
     def secrets(self) -> list[str]:
         """Those of the routes that the engine has, in their order."""
-        configuration = route_pb2.RouteConfiguration.FromString(self.has[ROUTES, resources.ROUTES].body.value)
         return [
             header.string_match.contains
-            for host in configuration.virtual_hosts
+            for host in self.routes().virtual_hosts
             for route in host.routes
             for header in route.match.headers
             if header.name == "cookie" and header.string_match.contains
@@ -87,8 +92,7 @@ async def test_requests_for_the_console_pass_without_a_question() -> None:
     ads = Followed()
     Routes(ads, Address("apps.example.org", 443, secure=True), "socket")
     assert (CLUSTERS, "console") in ads.has
-    configuration = route_pb2.RouteConfiguration.FromString(ads.has[ROUTES, resources.ROUTES].body.value)
-    console, others = configuration.virtual_hosts
+    console, others = ads.routes().virtual_hosts
     assert list(console.domains) == ["console.apps.example.org", "console.apps.example.org:443"]
     [route] = console.routes
     assert route.route.cluster == "console"
