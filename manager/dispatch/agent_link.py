@@ -18,17 +18,16 @@ from retinue.manager.agent_rpc.dialer import Dialer
 from retinue.manager.agent_rpc.reach import NotReached
 from retinue.manager.dispatch import convert
 from retinue.manager.dispatch.convert import Conditions, Heartbeat, Rejected, Usage
+from retinue.manager.dispatch.sent_state import DesiredState, SentState
 from retinue.manager.domain.agents.following import PATIENCE, Following, Trials
 from retinue.manager.domain.session.attempts import (
     AttemptStatus,
     AttemptUsage,
     CopyRefusedError,
-    DesiredState,
     ListenerBrokenError,
     NodeCondition,
     NodeFacts,
     NodeReport,
-    SentState,
     TermOverError,
     UsageWatch,
 )

@@ -7,26 +7,21 @@ attempts whose id is no attempt's are left out, because nothing can be meant by 
 
 from __future__ import annotations
 
-import logging
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.manager.dispatch import agent_values as values
 from retinue.manager.dispatch.agent_values import InvalidReportError
+from retinue.manager.dispatch.sent_state import DesiredState, Difference
 from retinue.manager.domain.session.attempts import (
     AttemptKey,
     AttemptPause,
-    AttemptSpec,
     AttemptStatus,
     AttemptUsage,
-    DesiredNetwork,
-    DesiredState,
-    DesiredWarning,
-    Difference,
     FailingStep,
     FaultyPath,
     LayerReport,
@@ -39,18 +34,13 @@ from retinue.manager.domain.session.attempts import (
 )
 from retinue.manager.domain.session.final_usage import FinalUsage
 from retinue.manager.domain.session.images import SeenImage
-from retinue.manager.domain.session.probes import Health, Probe, ProbeKind, PublishedPort, PublishedStatus
+from retinue.manager.domain.session.probes import Health, PublishedStatus
 from retinue.manager.domain.session.service_ports import ServicePortSpec
 from retinue.manager.domain.session.states import Observed
 from retinue.rpc.core.reasons import AgentConditionReason, AttemptReason
 from retinue.rpc.core.retries import MAX_ERROR
 from retinue.rpc.times import duration
-from retinue.types.v1 import isolation_pb2, port_pb2, probe_pb2, pull_policy_pb2, usage_pb2
-
-_log = logging.getLogger(__name__)
-
-_Value = TypeVar("_Value")
-_Message = TypeVar("_Message")
+from retinue.types.v1 import port_pb2, usage_pb2
 
 MAX_ATTEMPTS, MAX_USAGES, MAX_LAYERS, MAX_PORTS, MAX_CONDITIONS = 20_000, 1_000, 200, 64, 32
 # Attempts whose metrics an agent lets be watched, and metrics of each.
@@ -353,8 +343,8 @@ def snapshot(
     """
     return pb.SyncRequest(
         snapshot=pb.Snapshot(
-            attempts=_attempts(desired.attempts.values()),
-            networks=_networks(desired.networks.values()),
+            attempts=desired.attempts.values(),
+            networks=desired.networks.values(),
             protected_addresses=sorted(protected),
             removed_attempt_ids=sorted(removed_attempts),
             removed_network_session_ids=sorted(removed_networks),
@@ -367,9 +357,9 @@ def change(difference: Difference) -> pb.SyncRequest:
     """A difference to the desired set."""
     return pb.SyncRequest(
         change=pb.Change(
-            attempts=_attempts(difference.attempts),
+            attempts=difference.attempts,
             removed_attempt_ids=difference.removed_attempts,
-            networks=_networks(difference.networks),
+            networks=difference.networks,
             removed_network_session_ids=difference.removed_networks,
             added_protected_addresses=difference.added_protected,
             removed_protected_addresses=difference.removed_protected,
@@ -399,141 +389,3 @@ def watch_usage(watch: UsageWatch) -> pb.SyncRequest:
 def answered(attempts: Iterable[str]) -> pb.SyncRequest:
     """Returns that routers had answers from these attempts."""
     return pb.SyncRequest(responsive_attempts=pb.ResponsiveAttempts(attempt_ids=sorted(attempts)))
-
-
-def _attempts(attempts: Iterable[AttemptSpec]) -> list[pb.Attempt]:
-    return _readable("attempt", attempts, lambda attempt: attempt.id, _attempt)
-
-
-def _networks(networks: Iterable[DesiredNetwork]) -> list[pb.Network]:
-    return _readable("network of session", networks, lambda network: network.session_id, _network)
-
-
-def _readable(
-    kind: str, values: Iterable[_Value], name: Callable[[_Value], str], convert: Callable[[_Value], _Message]
-) -> list[_Message]:
-    """Returns the messages of the values of which there can be one: of another,
-    the agent keeps what it was sent before.
-    """
-    found = []
-    for value in values:
-        try:
-            found.append(convert(value))
-        except Exception as error:  # noqa: BLE001  # logged; whatever is stored of one, the others are sent
-            _log.error("%s %s is not sent to its agent: %r", kind, name(value), error)
-    return found
-
-
-def _published_port(published: PublishedPort) -> pb.PublishedPort:
-    return pb.PublishedPort(
-        port=published.port,
-        startup=_probe(published.startup),
-        readiness=_probe(published.readiness),
-        liveness=_probe(published.liveness),
-        metrics_path=published.metrics_path,
-    )
-
-
-def _probe(probe: Probe | None) -> probe_pb2.Probe | None:
-    if probe is None:
-        return None
-    message = probe_pb2.Probe(failures=probe.failures, successes=probe.successes)
-    message.period.FromMilliseconds(probe.period)
-    message.timeout.FromMilliseconds(probe.timeout)
-    match probe.kind:
-        case ProbeKind.HTTP:
-            http = probe_pb2.HttpProbe(
-                path=probe.path, port=probe.port, min_status=probe.min_status, max_status=probe.max_status
-            )
-            message.http.CopyFrom(http)
-        case ProbeKind.TCP:
-            message.tcp.CopyFrom(probe_pb2.TcpProbe(port=probe.port))
-        case ProbeKind.GRPC:
-            message.grpc.CopyFrom(probe_pb2.GrpcProbe(service=probe.service))
-        case ProbeKind.EXEC:
-            message.exec.CopyFrom(probe_pb2.ExecProbe(command=probe.command))
-    return message
-
-
-def _time_warning(warning: DesiredWarning) -> pb.TimeWarning:
-    message = pb.TimeWarning(signal=warning.signal, started_only=warning.started_only)
-    message.after.CopyFrom(duration(warning.after_seconds))
-    return message
-
-
-def _attempt(attempt: AttemptSpec) -> pb.Attempt:
-    grace, fence = duration(attempt.grace_seconds), duration(attempt.fence_seconds)
-    return pb.Attempt(
-        id=attempt.id,
-        session_id=attempt.session_id,
-        kernel_id=attempt.kernel_id,
-        number=attempt.epoch,
-        goal=pb.Goal.Value(f"GOAL_{attempt.goal}"),
-        stop_grace=grace,
-        hostname=attempt.hostname,
-        image=attempt.image,
-        command=attempt.command,
-        environment=attempt.environment,
-        slots=attempt.slots,
-        networked=attempt.networked,
-        image_identity=pb.ImageIdentity(digest=attempt.image_digest, id=attempt.image_id)
-        if attempt.image_digest or attempt.image_id
-        else None,
-        shared_memory=attempt.shared_memory,
-        fence_timeout=fence if attempt.fence_seconds else None,
-        egress=attempt.egress,
-        mounts=[
-            pb.Mount(
-                root=mount.root,
-                path=mount.path,
-                target=mount.target,
-                writable=mount.writable,
-                uid=mount.uid,
-                gid=mount.gid,
-            )
-            for mount in attempt.mounts
-        ],
-        session_secret=attempt.session_secret,
-        isolation=isolation_pb2.Isolation.Value(f"ISOLATION_{attempt.isolation or 'UNSPECIFIED'}"),
-        published=None if attempt.published is None else _published_port(attempt.published),
-        stop_signal=attempt.stop_signal,
-        stops_all=attempt.stops_all,
-        working_directory=attempt.working_directory,
-        pull_policy=pull_policy_pb2.PullPolicy.Value(f"PULL_POLICY_{attempt.pull_policy or 'UNSPECIFIED'}"),
-        image_command=attempt.image_command,
-        time_warning=None if attempt.time_warning is None else _time_warning(attempt.time_warning),
-        sftp=None
-        if attempt.sftp is None
-        else pb.SftpServer(
-            host_key=attempt.sftp.host_key,
-            host_certificate=attempt.sftp.host_certificate,
-            user_authority=attempt.sftp.user_authority,
-            principal=attempt.sftp.principal,
-            authorized_keys=attempt.sftp.authorized_keys,
-            max_file_bytes=attempt.sftp.max_file_bytes,
-            umask=attempt.sftp.umask,
-        ),
-    )
-
-
-def _network(network: DesiredNetwork) -> pb.Network:
-    return pb.Network(
-        session_id=network.session_id,
-        vni=network.vni,
-        subnet=network.subnet,
-        mtu=network.mtu,
-        members=[
-            pb.Member(
-                kernel_id=member.kernel_id,
-                hostname=member.hostname,
-                address=member.address,
-                mac=member.mac,
-                underlay_address=member.underlay_address,
-                local=member.local,
-                agent_id=member.agent_id,
-                proves_paths=member.proves_paths,
-            )
-            for member in network.members
-        ],
-        vxlan_port=network.vxlan_port,
-    )

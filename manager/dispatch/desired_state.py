@@ -7,18 +7,14 @@ import uuid
 from collections.abc import Collection, Mapping, Sequence
 from typing import TypeAlias
 
-from retinue.manager.domain.session.attempts import (
-    AttemptSpec,
-    DesiredMount,
-    DesiredNetwork,
-    DesiredState,
-    DesiredWarning,
-    NetworkMember,
-    SftpServer,
-    attempt_id,
-)
+from google.protobuf.duration_pb2 import Duration
+
+from retinue.agent.v1 import agent_service_pb2 as pb
+from retinue.manager.dispatch.sent_state import DesiredState
+from retinue.manager.domain.session.attempts import attempt_id
 from retinue.manager.domain.session.bootstrap import with_bootstrap
 from retinue.manager.domain.session.ipam import check_underlay, kernel_address
+from retinue.manager.domain.session.probes import Probe, ProbeKind, PublishedPort
 from retinue.manager.domain.session.secrets import SessionSecrets
 from retinue.manager.domain.session.service_ports import Addresses, port_variables
 from retinue.manager.domain.session.spec import (
@@ -39,6 +35,8 @@ from retinue.manager.store.postgres.database import Database
 from retinue.manager.store.postgres.documents import Unreadable
 from retinue.manager.supervision import for_links
 from retinue.rpc.core.amounts import parse_amount
+from retinue.rpc.times import duration
+from retinue.types.v1 import isolation_pb2, probe_pb2, pull_policy_pb2
 
 _log = logging.getLogger(__name__)
 
@@ -71,13 +69,13 @@ async def read_desired(
     rows_of: dict[uuid.UUID, list[DesiredAttemptRecord]] = {}
     for row in wanted:
         rows_of.setdefault(row.session_id, []).append(row)
-    built: list[AttemptSpec] = []
+    built: list[pb.Attempt] = []
     unreadable: set[str] = set()
     for session_id, rows in rows_of.items():
         try:
             if isinstance(spec := rows[0].spec, UnreadableSpec):
                 raise ValueError(spec.error)  # what is stored, whatever its type
-            built += [_attempt(row, spec, secrets, fence_seconds, addresses) for row in rows]
+            built += [attempt(row, spec, secrets, fence_seconds, addresses) for row in rows]
         except Exception as error:  # noqa: BLE001  # logged; what can be read of the others is desired
             _log.error("session %s is left as it is on agent %s: %r", session_id, agent_id, error)
             unreadable.add(str(session_id))
@@ -94,42 +92,49 @@ def _is_past_start(row: DesiredAttemptRecord) -> bool:
     return row.goal == Goal.STOPPED or (row.goal in _GOALS and row.observed in _PAST_START)
 
 
-def _unreadable_attempt(row: DesiredAttemptRecord, fence_seconds: float) -> AttemptSpec:
+def _unreadable_attempt(row: DesiredAttemptRecord, fence_seconds: float) -> pb.Attempt:
     """Returns an attempt that its agent has, of a session that cannot be read: it has to continue, or to stop,
     as it was sent first.
     """
-    return AttemptSpec(
+    return pb.Attempt(
         id=attempt_id(row.kernel_id, row.epoch),
         session_id=str(row.session_id),
         kernel_id=str(row.kernel_id),
-        epoch=row.epoch,
-        goal=Goal(row.goal),
-        grace_seconds=0.0 if row.force else DEFAULT_GRACE_SECONDS,
+        number=row.epoch,
+        goal=_goal(row),
+        stop_grace=duration(0.0 if row.force else DEFAULT_GRACE_SECONDS),
         hostname=row.hostname,
-        image="",
-        command=(),
-        environment={},
-        slots={},
         networked=row.cluster_size > 1,
         # It may be one that is run on another agent once its agent is lost.
-        fence_seconds=fence_seconds if known_part(row.spec).retry is not None else 0.0,
+        fence_timeout=_fence(fence_seconds if known_part(row.spec).retry is not None else 0.0),
     )
 
 
-def _time_warning(spec: SessionSpec) -> DesiredWarning | None:
+def _goal(row: DesiredAttemptRecord) -> pb.Goal.ValueType:
+    return pb.Goal.Value(f"GOAL_{Goal(row.goal)}")
+
+
+def _fence(seconds: float) -> Duration | None:
+    """Returns the longest time without a manager; None means any."""
+    return duration(seconds) if seconds else None
+
+
+def _time_warning(spec: SessionSpec) -> pb.TimeWarning | None:
     warning, limit = spec.time_warning, spec.time_limit_seconds
     if warning is None or limit is None:
         return None
-    return DesiredWarning(warning.signal, max(0.0, limit - warning.before_seconds), warning.started_only)
+    after = duration(max(0.0, limit - warning.before_seconds))
+    return pb.TimeWarning(signal=warning.signal, after=after, started_only=warning.started_only)
 
 
-def _attempt(
+def attempt(
     row: DesiredAttemptRecord,
     spec: SessionSpec,
     secrets: SessionSecrets,
     fence_seconds: float,
     addresses: Addresses | None,
-) -> AttemptSpec:
+) -> pb.Attempt:
+    """Returns an attempt as its agent gets it. Raises ValueError when what is stored of it makes no sense."""
     plan = KernelPlan(row.kernel_id, row.role, row.role_index, row.local_rank, row.hostname)
     kernel = spec.of_role(plan.role)
     command, environment = with_bootstrap(kernel.command, kernel.environment, spec.bootstrap_script)
@@ -137,13 +142,13 @@ def _attempt(
     networked = row.cluster_size > 1
     if isinstance(row.published, Unreadable):
         raise ValueError(row.published.error)  # a value of a row, whatever its type
-    return AttemptSpec(
+    return pb.Attempt(
         id=attempt_id(row.kernel_id, row.epoch),
         session_id=str(row.session_id),
         kernel_id=str(row.kernel_id),
-        epoch=row.epoch,
-        goal=Goal(row.goal),
-        grace_seconds=0.0 if row.force else spec.grace_seconds,
+        number=row.epoch,
+        goal=_goal(row),
+        stop_grace=duration(0.0 if row.force else spec.grace_seconds),
         hostname=row.hostname,
         image=kernel.image,
         command=command,
@@ -158,24 +163,32 @@ def _attempt(
         },
         slots=row.slots,
         networked=networked,
-        image_digest=row.image_digest,
-        image_id=row.image_id,
+        image_identity=pb.ImageIdentity(digest=row.image_digest, id=row.image_id)
+        if row.image_digest or row.image_id
+        else None,
         shared_memory=parse_amount("mem", kernel.shared_memory) if kernel.shared_memory else 0,
-        fence_seconds=fence_seconds if spec.retry is not None and spec.retry.max_attempts > 1 else 0.0,
+        fence_timeout=_fence(fence_seconds if spec.retry is not None and spec.retry.max_attempts > 1 else 0.0),
         egress=row.egress == "ALLOW",
-        published=row.published,
+        published=None if row.published is None else published_port(row.published),
         stop_signal=spec.stop_signal if command or own else "",
         stops_all=spec.type is SessionType.BATCH,
         time_warning=_time_warning(spec) if command or own else None,
-        mounts=tuple(
-            DesiredMount(mount.root, mount.below_root, mount.target, mount.writable, mount.uid, mount.gid)
+        mounts=[
+            pb.Mount(
+                root=mount.root,
+                path=mount.below_root,
+                target=mount.target,
+                writable=mount.writable,
+                uid=mount.uid,
+                gid=mount.gid,
+            )
             for mount in spec.mounts
-        ),
+        ],
         session_secret=secrets.of(row.session_id, row.epoch) if networked else b"",
         sftp=None if spec.sftp is None else _sftp_server(row, spec.sftp, secrets.ssh),
-        isolation=spec.isolation_of(row.role),
+        isolation=isolation_pb2.Isolation.Value(f"ISOLATION_{spec.isolation_of(row.role)}"),
         working_directory=kernel.working_directory,
-        pull_policy=kernel.pull_policy or "",
+        pull_policy=pull_policy_pb2.PullPolicy.Value(f"PULL_POLICY_{kernel.pull_policy or 'UNSPECIFIED'}"),
         image_command=own,
     )
 
@@ -186,29 +199,61 @@ def _port_variables(row: DesiredAttemptRecord, spec: SessionSpec, addresses: Add
     return port_variables(spec.service_ports, row.session_id, addresses)
 
 
-def _sftp_server(row: DesiredAttemptRecord, sftp: SftpSpec, authority: SshAuthority) -> SftpServer:
+def _sftp_server(row: DesiredAttemptRecord, sftp: SftpSpec, authority: SshAuthority) -> pb.SftpServer:
     host = authority.host(row.session_id, row.epoch)
     lines = tuple(dict.fromkeys((*row.owner_keys, *sftp.authorized_keys)))
     keys = readable_lines(lines)
     if len(keys) < len(lines):
         _log.error("%d damaged keys do not open session %s", len(lines) - len(keys), row.session_id)
-    return SftpServer(
-        host.key,
-        host.certificate,
-        authority.public_line,
-        principal(row.session_id),
-        keys,
-        sftp.max_file_bytes,
-        sftp.umask,
+    return pb.SftpServer(
+        host_key=host.key,
+        host_certificate=host.certificate,
+        user_authority=authority.public_line,
+        principal=principal(row.session_id),
+        authorized_keys=keys,
+        max_file_bytes=sftp.max_file_bytes,
+        umask=sftp.umask,
     )
 
 
-def _networks(agent_id: str, rows: Sequence[NetworkMemberRecord], unreadable: set[str]) -> dict[str, DesiredNetwork]:
+def published_port(published: PublishedPort) -> pb.PublishedPort:
+    """Returns a published port as agents get it."""
+    return pb.PublishedPort(
+        port=published.port,
+        startup=_probe(published.startup),
+        readiness=_probe(published.readiness),
+        liveness=_probe(published.liveness),
+        metrics_path=published.metrics_path,
+    )
+
+
+def _probe(probe: Probe | None) -> probe_pb2.Probe | None:
+    if probe is None:
+        return None
+    message = probe_pb2.Probe(failures=probe.failures, successes=probe.successes)
+    message.period.FromMilliseconds(probe.period)
+    message.timeout.FromMilliseconds(probe.timeout)
+    match probe.kind:
+        case ProbeKind.HTTP:
+            http = probe_pb2.HttpProbe(
+                path=probe.path, port=probe.port, min_status=probe.min_status, max_status=probe.max_status
+            )
+            message.http.CopyFrom(http)
+        case ProbeKind.TCP:
+            message.tcp.CopyFrom(probe_pb2.TcpProbe(port=probe.port))
+        case ProbeKind.GRPC:
+            message.grpc.CopyFrom(probe_pb2.GrpcProbe(service=probe.service))
+        case ProbeKind.EXEC:
+            message.exec.CopyFrom(probe_pb2.ExecProbe(command=probe.command))
+    return message
+
+
+def _networks(agent_id: str, rows: Sequence[NetworkMemberRecord], unreadable: set[str]) -> dict[str, pb.Network]:
     """Returns the networks by session; sessions of which one cannot be read become `unreadable`."""
     rows_of: dict[str, list[NetworkMemberRecord]] = {}
     for row in rows:
         rows_of.setdefault(str(row.session_id), []).append(row)
-    networks: dict[str, DesiredNetwork] = {}
+    networks: dict[str, pb.Network] = {}
     for session_id, of_session in rows_of.items():
         try:
             networks[session_id] = _network(agent_id, session_id, of_session)
@@ -218,12 +263,12 @@ def _networks(agent_id: str, rows: Sequence[NetworkMemberRecord], unreadable: se
     return networks
 
 
-def _network(agent_id: str, session_id: str, rows: Sequence[NetworkMemberRecord]) -> DesiredNetwork:
+def _network(agent_id: str, session_id: str, rows: Sequence[NetworkMemberRecord]) -> pb.Network:
     members = []
     for row in rows:
         address = kernel_address(row.subnet, row.local_rank)
         members.append(
-            NetworkMember(
+            pb.Member(
                 kernel_id=str(row.kernel_id),
                 hostname=row.hostname,
                 address=address.address,
@@ -235,4 +280,11 @@ def _network(agent_id: str, session_id: str, rows: Sequence[NetworkMemberRecord]
             )
         )
     of_all = rows[0]
-    return DesiredNetwork(session_id, of_all.vni, of_all.subnet, of_all.mtu, tuple(members), of_all.vxlan_port)
+    return pb.Network(
+        session_id=session_id,
+        vni=of_all.vni,
+        subnet=of_all.subnet,
+        mtu=of_all.mtu,
+        members=members,
+        vxlan_port=of_all.vxlan_port,
+    )

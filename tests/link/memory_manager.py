@@ -8,14 +8,14 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.manager.dispatch.agent_link import AgentLink
 from retinue.manager.dispatch.convert import Rejected
 from retinue.manager.dispatch.reports import ReportQueue, report_of
+from retinue.manager.dispatch.sent_state import DesiredState
 from retinue.manager.domain.session.attempts import (
     AttemptKey,
-    AttemptSpec,
     AttemptStatus,
-    DesiredState,
     NodeCondition,
     NodeFacts,
     NodeReport,
@@ -31,6 +31,7 @@ from retinue.manager.domain.session.states import (
 )
 from retinue.manager.store.leadership.leadership import NotLeader
 from retinue.manager.supervision import for_links
+from retinue.rpc.times import duration
 from tests.link.memory_agent import AGENT
 from tests.link.wire import Wire
 
@@ -102,20 +103,17 @@ class MemoryStore:
             (kernel,) = machine.session.kernels
             if not kernel.attempt_ended and (session_ids is None or identity in session_ids):
                 attempt_id = f"{identity}.{kernel.epoch}"
-                wanted[attempt_id] = AttemptSpec(
+                wanted[attempt_id] = pb.Attempt(
                     id=attempt_id,
                     session_id=str(identity),
                     kernel_id=str(identity),
-                    epoch=kernel.epoch,
-                    goal=kernel.goal,
-                    grace_seconds=5.0,
+                    number=kernel.epoch,
+                    goal=pb.Goal.Value(f"GOAL_{kernel.goal}"),
+                    stop_grace=duration(5.0),
                     hostname=kernel.hostname,
-                    image="",
                     command=self.commands[attempt_id],
-                    environment={},
                     slots={"cpu": 1000},
-                    networked=False,
-                    fence_seconds=self.fence_seconds,
+                    fence_timeout=duration(self.fence_seconds) if self.fence_seconds else None,
                 )
         return DesiredState(wanted)
 

@@ -8,12 +8,13 @@ from collections.abc import AsyncIterator
 import pytest
 from sqlalchemy import text
 
+from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.manager.dispatch import agent_values as values
 from retinue.manager.dispatch.desired_state import read_desired
 from retinue.manager.dispatch.reports import Reports
 from retinue.manager.domain.session.attempts import AttemptStatus, NodeCondition, NodeFacts, NodeReport
 from retinue.manager.domain.session.secrets import SessionSecrets
-from retinue.manager.domain.session.states import ENDED_OBSERVATIONS, Goal, Observed
+from retinue.manager.domain.session.states import ENDED_OBSERVATIONS, Observed
 from retinue.manager.store.postgres import connections
 from retinue.manager.store.postgres.database import Database
 from tests.support.databases import Postgres, fresh_database
@@ -86,17 +87,17 @@ class Node:
             )
             if state in ENDED_OBSERVATIONS:
                 continue
-            if attempt.goal is Goal.STOPPED:
+            if attempt.goal == pb.GOAL_STOPPED:
                 state, code, reason = Observed.EXITED, 143 if state is Observed.RUNNING else None, "STOPPED"
             elif not state:
                 state = Observed.CREATING
             elif state is Observed.CREATING:
                 state, reason = (Observed.FAILED, "START_FAILED") if fail else (Observed.HELD, "")
-            elif state is Observed.HELD and attempt.goal is Goal.RUNNING:
+            elif state is Observed.HELD and attempt.goal == pb.GOAL_RUNNING:
                 state = Observed.RUNNING
             elif state is Observed.RUNNING and exit_code is not None:
                 state, code, reason = Observed.EXITED, exit_code, "EXITED"
-            now = AttemptStatus((uuid.UUID(attempt.kernel_id), attempt.epoch), state, code, reason, "", 0)
+            now = AttemptStatus((uuid.UUID(attempt.kernel_id), attempt.number), state, code, reason, "", 0)
             if now != before:
                 self.attempts[attempt.id] = now
                 reported.append(now)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import uuid
 
-from retinue.manager.dispatch.desired_state import read_desired
+from retinue.manager.dispatch.desired_state import published_port, read_desired
 from retinue.manager.domain.endpoints.model import AppProtocol
 from retinue.manager.domain.endpoints.spec import EndpointSettings, ReplicaSpec, RevisionSpec
 from retinue.manager.domain.session.attempts import AttemptStatus, NodeReport
@@ -39,16 +39,17 @@ async def test_a_replica_is_published_and_its_agents_word_reaches_the_endpoint(d
     async with two_nodes(database) as (honest, _):
         secrets = SessionSecrets(bytes(32))
         first, second = sorted((await read_desired(database, "honest", secrets)).attempts.values(), key=lambda a: a.id)
-        assert (first.published, second.published) == (None, None)
+        assert not first.HasField("published")
+        assert not second.HasField("published")
         session_id = uuid.UUID(first.session_id)
         endpoint = await make_replica(database, session_id)
         desired = (await read_desired(database, "honest", secrets)).attempts
-        assert desired[first.id].published == PublishedPort(8000, readiness=PROBE)
-        assert desired[second.id].published is None
+        assert desired[first.id].published == published_port(PublishedPort(8000, readiness=PROBE))
+        assert not desired[second.id].HasField("published")
 
         async def said(published: PublishedStatus | None) -> tuple[str, str, str, int]:
             statuses = [
-                AttemptStatus((uuid.UUID(a.kernel_id), a.epoch), Observed.RUNNING, published=published)
+                AttemptStatus((uuid.UUID(a.kernel_id), a.number), Observed.RUNNING, published=published)
                 for a in (first, second)
             ]
             await honest.reports.reported(NodeReport("honest", tuple(statuses)))

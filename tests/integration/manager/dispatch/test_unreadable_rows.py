@@ -17,7 +17,7 @@ from retinue.manager.api.admin.fleet_convert import agent_message, group_message
 from retinue.manager.api.sessions.convert import session_message
 from retinue.manager.controllers import deadlines
 from retinue.manager.dispatch.desired_state import read_desired
-from retinue.manager.domain.session.attempts import SentState
+from retinue.manager.dispatch.sent_state import SentState
 from retinue.manager.domain.session.mounts import MountRoot
 from retinue.manager.domain.session.secrets import SessionSecrets
 from retinue.manager.domain.session.spec_views import SpecView

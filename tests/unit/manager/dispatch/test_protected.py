@@ -15,7 +15,7 @@ from retinue.manager.dispatch.protected_addresses import (
     node_addresses,
     resolve,
 )
-from retinue.manager.domain.session.attempts import DesiredState, SentState
+from retinue.manager.dispatch.sent_state import DesiredState, SentState
 from tests.support.eventually import NEVER, eventually
 
 

@@ -3,38 +3,28 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import replace
 
 import pytest
 
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.manager.dispatch import convert
-from retinue.manager.domain.session.attempts import AttemptSpec, AttemptStatus, DesiredState, NodeReport, SentState
+from retinue.manager.dispatch.desired_state import published_port
+from retinue.manager.dispatch.sent_state import DesiredState, SentState
+from retinue.manager.domain.session.attempts import AttemptStatus, NodeReport
 from retinue.manager.domain.session.probes import Health, Probe, ProbeKind, PublishedPort, PublishedStatus
-from retinue.manager.domain.session.states import Goal
 
 KERNEL = uuid.UUID(int=7)
-ATTEMPT = AttemptSpec(
-    f"{KERNEL}.1", str(KERNEL), str(KERNEL), 1, Goal.RUNNING, 5.0, "main1", "", (), {}, {}, networked=False
-)
-
-
-def sent(published: PublishedPort | None) -> pb.Attempt:
-    attempt = replace(ATTEMPT, published=published)
-    (message,) = convert.snapshot(DesiredState({attempt.id: attempt})).snapshot.attempts
-    return message
 
 
 def test_a_published_port_is_sent_with_its_probes() -> None:
-    assert not sent(None).HasField("published")
-    published = sent(
+    published = published_port(
         PublishedPort(
             8000,
             startup=Probe(ProbeKind.EXEC, command=("test", "-e", "x"), period=1_500),
             readiness=Probe(ProbeKind.HTTP, path="/health", port=81, failures=4),
             liveness=Probe(ProbeKind.GRPC, service="a.B", timeout=2_000),
         )
-    ).published
+    )
     assert published.port == 8000
     assert list(published.startup.exec.command) == ["test", "-e", "x"]
     assert published.startup.period.ToMilliseconds() == 1_500
@@ -42,8 +32,8 @@ def test_a_published_port_is_sent_with_its_probes() -> None:
     assert (http.path, http.port, http.min_status, http.max_status) == ("/health", 81, 200, 399)
     assert published.readiness.failures == 4
     assert (published.liveness.grpc.service, published.liveness.timeout.ToMilliseconds()) == ("a.B", 2_000)
-    assert sent(PublishedPort(80, readiness=Probe(ProbeKind.TCP))).published.readiness.WhichOneof("check") == "tcp"
-    assert not sent(PublishedPort(80)).published.HasField("readiness")
+    assert published_port(PublishedPort(80, readiness=Probe(ProbeKind.TCP))).readiness.WhichOneof("check") == "tcp"
+    assert not published_port(PublishedPort(80)).HasField("readiness")
 
 
 def test_routers_travel_with_the_protected_addresses() -> None:
@@ -73,7 +63,7 @@ def test_routers_travel_with_the_protected_addresses() -> None:
 def test_health_and_address_are_read(
     health: pb.AttemptHealth | None, published: pb.PublishedAddress | None, expected: PublishedStatus | None
 ) -> None:
-    status = pb.AttemptStatus(attempt_id=ATTEMPT.id, health=health, published=published)
+    status = pb.AttemptStatus(attempt_id=f"{KERNEL}.1", health=health, published=published)
     assert _read(status).published == expected
 
 

@@ -6,24 +6,24 @@ from __future__ import annotations
 
 import random
 
-from retinue.manager.domain.session.attempts import AttemptSpec, DesiredNetwork, DesiredState, SentState, difference
-from retinue.manager.domain.session.states import Goal
+from retinue.agent.v1 import agent_service_pb2 as pb
+from retinue.manager.dispatch.sent_state import DesiredState, SentState, difference
 
 SESSIONS = [f"s{number}" for number in range(5)]
 
 
-def an_attempt(session: str, epoch: int, goal: Goal) -> AttemptSpec:
-    return AttemptSpec(f"{session}.{epoch}", session, session, epoch, goal, 1.0, "main1", "", (), {}, {}, True)
+def an_attempt(session: str, epoch: int, goal: pb.Goal.ValueType) -> pb.Attempt:
+    return pb.Attempt(id=f"{session}.{epoch}", session_id=session, kernel_id=session, number=epoch, goal=goal)
 
 
 def some(choice: random.Random) -> DesiredState:
     attempts = [
-        an_attempt(session, choice.randint(1, 2), choice.choice([Goal.HELD, Goal.RUNNING]))
+        an_attempt(session, choice.randint(1, 2), choice.choice([pb.GOAL_HELD, pb.GOAL_RUNNING]))
         for session in SESSIONS
         if choice.random() < 0.6
     ]
     networks = {
-        session: DesiredNetwork(session, choice.randint(0, 2), "10.0.0.0/24", 1500, ())
+        session: pb.Network(session_id=session, vni=choice.randint(0, 2), subnet="10.0.0.0/24", mtu=1500)
         for session in SESSIONS
         if choice.random() < 0.4
     }
