@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import signal
 import sys
 from pathlib import Path
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
 
     from retinue.agent.host.users import UserRange
     from retinue.agent.settings import Settings
-
-_AGENT_ID = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 
 
 def _slots(_context: click.Context, _parameter: click.Parameter, value: str) -> dict[str, int]:
@@ -38,12 +35,6 @@ def _uid_range(_context: click.Context, _parameter: click.Parameter, value: str)
         return parse_range(value)
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
-
-
-def _agent_id(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
-    if _AGENT_ID.fullmatch(value) is None:
-        raise click.BadParameter("1 to 63 characters a-z, 0-9 and -, not - at an end")
-    return value
 
 
 _DIRECTORY = click.Path(file_okay=False, path_type=Path)
@@ -66,7 +57,7 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
     for option in reversed(
         (
             config_file.option("RETINUE_AGENT_CONFIG"),
-            click.option("--id", "agent_id", required=True, callback=_agent_id, envvar="RETINUE_AGENT_ID"),
+            click.option("--id", "agent_id", required=True, callback=options.name, envvar="RETINUE_AGENT_ID"),
             click.option(
                 "--data-dir",
                 type=_DIRECTORY,
@@ -279,7 +270,7 @@ def run(log_format: str, log_level: str, **values: Any) -> None:
 
 
 @main.command("join")
-@click.option("--id", "agent_id", required=True, callback=_agent_id, help="The agent's id.")
+@click.option("--id", "agent_id", required=True, callback=options.name, help="The agent's id.")
 @_manager
 @click.option("--join-token", required=True, metavar="FILE|TOKEN", help="A file that holds it, or it.")
 @click.option("--ca-fingerprint", required=True, metavar="HEX", help="SHA-256 of the manager's CA.")

@@ -23,6 +23,7 @@ from retinue.manager.gateway.core.rules import parse_domain
 from retinue.manager.gateway.settings import GatewaySettings
 from retinue.manager.health import health
 from retinue.rpc import config_file, descriptors, failpoints, logs, memory
+from retinue.rpc.core.names import NAME_RULE, is_name
 from retinue.rpc.options import check_failpoints, daemon, networks
 from retinue.rpc.options import failpoints as failpoints_option
 from retinue.rpc.options import metrics as metrics_option
@@ -412,8 +413,8 @@ def _create_admin(name: str, data_dir: Path, database_url: str) -> None:
     """Make the administrator NAME, if there is none of that name, a member of project `default`,
     and print a new token once.
     """
-    if not _is_name(name):
-        raise click.UsageError("NAME must be 1-63 characters a-z, 0-9 and -, with no dash first or last")
+    if not is_name(name):
+        raise click.UsageError(f"NAME must be {NAME_RULE}")
     from retinue.manager import administration  # noqa: PLC0415  # kept out of `--help`
 
     administration.run(administration.create_admin(name, data_dir, database_url))
@@ -450,10 +451,6 @@ def _renew_ca(data_dir: Path, database_url: str) -> None:
     from retinue.manager import administration  # noqa: PLC0415  # kept out of `--help`
 
     administration.run(administration.renew_ca(data_dir, database_url))
-
-
-def _is_name(name: str) -> bool:
-    return re.fullmatch(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?", name) is not None
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,14 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from retinue.router.daemon import Settings
-
-_ROUTER_ID = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
-
-
-def _router_id(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
-    if _ROUTER_ID.fullmatch(value) is None:
-        raise click.BadParameter("1 to 63 characters a-z, 0-9 and -, not - at an end")
-    return value
 
 
 _FILE = click.Path(dir_okay=False, exists=True, path_type=Path)
@@ -37,7 +28,7 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
     for option in reversed(
         (
             config_file.option("RETINUE_ROUTER_CONFIG"),
-            click.option("--id", "router_id", required=True, callback=_router_id, envvar="RETINUE_ROUTER_ID"),
+            click.option("--id", "router_id", required=True, callback=options.name, envvar="RETINUE_ROUTER_ID"),
             click.option(
                 "--data-dir",
                 type=click.Path(file_okay=False, path_type=Path),

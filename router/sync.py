@@ -20,7 +20,7 @@ from retinue.router.tables import Tables
 from retinue.router.v1 import router_service_pb2 as pb
 from retinue.router.v1 import router_service_pb2_grpc
 from retinue.rpc import times
-from retinue.rpc.core.errors import ApiError, Code
+from retinue.rpc.core.errors import ApiError, Code, ServiceError
 from retinue.rpc.core.reasons import ErrorReason
 from retinue.rpc.core.terms import StaleIncarnationError, StaleTermError
 from retinue.rpc.enrollment.peers import is_manager
@@ -35,15 +35,6 @@ TRAFFIC_SECONDS = 1.0
 _HELLO_SECONDS = 10.0
 _SILENT_INTERVALS = 4
 _MIN_HEARTBEAT, _MAX_HEARTBEAT = 0.05, 60.0
-
-
-class RouterError(ApiError):
-    """An error of any code and reason."""
-
-    def __init__(self, code: Code, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-        self.reason = reason
 
 
 class SyncServicer(router_service_pb2_grpc.RouterServiceServicer):
@@ -87,18 +78,18 @@ class SyncServicer(router_service_pb2_grpc.RouterServiceServicer):
 
     async def _serve(self, requests: AsyncIterator[pb.SyncRequest], peer: Any) -> AsyncGenerator[pb.SyncResponse, None]:
         if not is_manager(peer):
-            raise RouterError(Code.PERMISSION_DENIED, ErrorReason.METHOD_DENIED, "only a manager may call this")
+            raise ServiceError(Code.PERMISSION_DENIED, ErrorReason.METHOD_DENIED, "only a manager may call this")
         hello = await _first(requests)
         welcome = await self._welcome()
         if hello.router_id != welcome.router_id:
             message = f"this is router {welcome.router_id}"
-            raise RouterError(Code.PERMISSION_DENIED, ErrorReason.METHOD_DENIED, message)
+            raise ServiceError(Code.PERMISSION_DENIED, ErrorReason.METHOD_DENIED, message)
         try:
             await self._tables.accept(hello.incarnation, hello.term)
         except StaleIncarnationError as error:
-            raise RouterError(Code.FAILED_PRECONDITION, ErrorReason.STALE_INCARNATION, str(error)) from error
+            raise ServiceError(Code.FAILED_PRECONDITION, ErrorReason.STALE_INCARNATION, str(error)) from error
         except StaleTermError as error:
-            raise RouterError(Code.FAILED_PRECONDITION, ErrorReason.STALE_TERM, str(error)) from error
+            raise ServiceError(Code.FAILED_PRECONDITION, ErrorReason.STALE_TERM, str(error)) from error
         except OSError as error:
             self._keeping.fail(f"the leader's term: {error}")
         welcome.revision = self._tables.revision
@@ -107,7 +98,7 @@ class SyncServicer(router_service_pb2_grpc.RouterServiceServicer):
         )
         if self._current is not None:
             self._current.cut(
-                RouterError(Code.ABORTED, ErrorReason.UNAVAILABLE, "another stream took this one's place")
+                ServiceError(Code.ABORTED, ErrorReason.UNAVAILABLE, "another stream took this one's place")
             )
         self._current = stream
         self._idle.clear()
@@ -212,12 +203,12 @@ class _Stream:
             self._closed = True
             self._wake.set()
         except TimeoutError:
-            self.cut(RouterError(Code.UNAVAILABLE, ErrorReason.UNAVAILABLE, "nothing was received for too long"))
+            self.cut(ServiceError(Code.UNAVAILABLE, ErrorReason.UNAVAILABLE, "nothing was received for too long"))
         except TableError as error:
-            self.cut(RouterError(Code.INVALID_ARGUMENT, ErrorReason.INVALID_FIELD, str(error)))
+            self.cut(ServiceError(Code.INVALID_ARGUMENT, ErrorReason.INVALID_FIELD, str(error)))
         except Exception:  # noqa: BLE001  # logged whole; the next stream begins from the start
             _log.exception("the stream of a manager failed")
-            self.cut(RouterError(Code.INTERNAL, ErrorReason.INTERNAL, "the router has a defect; look into its log"))
+            self.cut(ServiceError(Code.INTERNAL, ErrorReason.INTERNAL, "the router has a defect; look into its log"))
 
     async def _take(self, request: pb.SyncRequest) -> None:
         step = request.WhichOneof("step")
@@ -250,7 +241,7 @@ async def _first(requests: AsyncIterator[pb.SyncRequest]) -> pb.Hello:
         async with asyncio.timeout(_HELLO_SECONDS):
             request = await anext(requests)
     except (StopAsyncIteration, TimeoutError) as error:
-        raise RouterError(Code.INVALID_ARGUMENT, ErrorReason.INVALID_FIELD, "hello did not come") from error
+        raise ServiceError(Code.INVALID_ARGUMENT, ErrorReason.INVALID_FIELD, "hello did not come") from error
     if request.WhichOneof("step") != "hello":
-        raise RouterError(Code.INVALID_ARGUMENT, ErrorReason.INVALID_FIELD, "the first step is not hello")
+        raise ServiceError(Code.INVALID_ARGUMENT, ErrorReason.INVALID_FIELD, "the first step is not hello")
     return request.hello

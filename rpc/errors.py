@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 import grpc
+import grpc.aio
 from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.duration_pb2 import Duration
 from google.rpc.error_details_pb2 import BadRequest, ErrorInfo, PreconditionFailure, QuotaFailure, RetryInfo
@@ -38,6 +39,11 @@ _GRPC_CODES = {code: grpc.StatusCode[code.name] for code in Code}
 def grpc_code(code: Code) -> grpc.StatusCode:
     """Returns a code as gRPC's library has it."""
     return _GRPC_CODES[code]
+
+
+def broken_stream(text: str) -> grpc.aio.AioRpcError:
+    """Returns the error of a stream that ended before it had to."""
+    return grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata(), text)
 
 
 def status_of(error: ApiError) -> Status:

@@ -11,6 +11,7 @@ import click
 
 from retinue.rpc import logs
 from retinue.rpc.core.addresses import Network, parse_networks
+from retinue.rpc.core.names import NAME_RULE, is_name
 from retinue.rpc.version import LazyVersion
 
 if TYPE_CHECKING:
@@ -128,6 +129,13 @@ def managers(_context: click.Context, _parameter: click.Parameter, value: str) -
         return parse_managers(value)
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
+
+
+def name(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
+    """Returns a name; a usage error for anything else."""
+    if not is_name(value):
+        raise click.BadParameter(f"must be {NAME_RULE}")
+    return value
 
 
 def secret(value: str | None) -> str:

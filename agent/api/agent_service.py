@@ -7,11 +7,11 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from retinue.agent.api.convert import attempt_stats
-from retinue.agent.api.errors import AgentError, invalid, unknown_attempt
+from retinue.agent.api.errors import invalid, unknown_attempt
 from retinue.agent.errors import UnknownAttemptError
 from retinue.agent.inside.log_file import OffsetPastEndError
 from retinue.agent.v1 import agent_service_pb2, agent_service_pb2_grpc
-from retinue.rpc.core.errors import Code
+from retinue.rpc.core.errors import Code, ServiceError
 from retinue.rpc.core.output_stream import Stream
 from retinue.rpc.core.reasons import ErrorReason
 from retinue.types.v1 import log_stream_pb2
@@ -93,7 +93,7 @@ class AgentService(agent_service_pb2_grpc.AgentServiceServicer):
         except OffsetPastEndError as error:
             size = str(error.size)
             message = f"the output ends at {size}"
-            raise AgentError(Code.OUT_OF_RANGE, ErrorReason.OFFSET_PAST_END, message, size=size) from error
+            raise ServiceError(Code.OUT_OF_RANGE, ErrorReason.OFFSET_PAST_END, message, size=size) from error
 
     async def ReadStats(
         self, request: agent_service_pb2.ReadStatsRequest, context: Any

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-from retinue.agent.api.errors import AgentError, invalid, unknown_attempt
+from retinue.agent.api.errors import invalid, unknown_attempt
 from retinue.agent.errors import KernelRuntimeError, NotRunningError, PausedError, PortClosedError, UnknownAttemptError
 from retinue.agent.inside import service_log
 from retinue.agent.inside.exec_session import Attachment, AttachmentLostError
@@ -19,7 +19,7 @@ from retinue.agent.kernel.core.frames import Start
 from retinue.agent.network.sockets import LOOPBACK
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.rpc import times
-from retinue.rpc.core.errors import ApiError, Code
+from retinue.rpc.core.errors import ApiError, Code, ServiceError
 from retinue.rpc.core.reasons import ErrorReason
 from retinue.types.v1 import app_pb2
 
@@ -86,7 +86,7 @@ class Apps:
                 await self._look(location, self._kernel(location))
                 printed = status.log[-SHOWN:].decode(errors="replace").strip()
                 message = f"{location.name} ended before it answered at port {location.port}: {printed}"
-                raise AgentError(Code.FAILED_PRECONDITION, ErrorReason.APP_FAILED, message)
+                raise ServiceError(Code.FAILED_PRECONDITION, ErrorReason.APP_FAILED, message)
             await asyncio.sleep(LOOK_INTERVAL)
             status = await self._look(location, kernel)
         return status.status(location.port)
@@ -119,7 +119,7 @@ class Apps:
         except NotRunningError as error:
             raise _not_running(location, error) from error
         except KernelRuntimeError as error:
-            raise AgentError(Code.UNAVAILABLE, ErrorReason.UNAVAILABLE, str(error)) from error
+            raise ServiceError(Code.UNAVAILABLE, ErrorReason.UNAVAILABLE, str(error)) from error
         attachment = Attachment(wire)
         environment = wire.environment | dict(request.environment)
         start = Start(tuple(request.command), environment, request.working_directory or wire.directory)
@@ -128,10 +128,10 @@ class Apps:
                 await attachment.start_apart(start, service_log.path(location.name))
         except AttachmentLostError as error:
             message = f"{location.name} cannot be started: {error}"
-            raise AgentError(Code.FAILED_PRECONDITION, ErrorReason.APP_FAILED, message) from error
+            raise ServiceError(Code.FAILED_PRECONDITION, ErrorReason.APP_FAILED, message) from error
         except TimeoutError as error:
             message = f"{location.name} was not started within {START_TIMEOUT:.0f} s"
-            raise AgentError(Code.UNAVAILABLE, ErrorReason.UNAVAILABLE, message) from error
+            raise ServiceError(Code.UNAVAILABLE, ErrorReason.UNAVAILABLE, message) from error
         except ValueError as error:
             raise invalid("command", str(error)) from error
         finally:
@@ -181,4 +181,4 @@ def _checked(location: pb.AppLocation) -> pb.AppLocation:
 
 def _not_running(location: pb.AppLocation, error: NotRunningError) -> ApiError:
     message = str(error) if isinstance(error, PausedError) else f"attempt {location.attempt_id} does not run"
-    return AgentError(Code.FAILED_PRECONDITION, ErrorReason.STATE_FORBIDS, message)
+    return ServiceError(Code.FAILED_PRECONDITION, ErrorReason.STATE_FORBIDS, message)

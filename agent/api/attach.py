@@ -8,14 +8,14 @@ import logging
 import signal
 from typing import TYPE_CHECKING, Any
 
-from retinue.agent.api.errors import AgentError, invalid, not_running, unknown_attempt
+from retinue.agent.api.errors import invalid, not_running, unknown_attempt
 from retinue.agent.builds import SSH
 from retinue.agent.errors import KernelRuntimeError, NotRunningError, UnknownAttemptError
 from retinue.agent.inside.exec_session import Attachment, AttachmentLostError, Exited, Printed, Started
 from retinue.agent.kernel.core.frames import Start
 from retinue.agent.kernel.paths import PROGRAMS
 from retinue.agent.v1 import agent_service_pb2 as pb
-from retinue.rpc.core.errors import ApiError, Code
+from retinue.rpc.core.errors import ApiError, Code, ServiceError
 from retinue.rpc.core.reasons import ErrorReason
 from retinue.rpc.first_request import first_request
 from retinue.rpc.stream_limits import OpenStreams
@@ -204,4 +204,4 @@ def _to_api_errors(attempt_id: str) -> Iterator[None]:
 
 
 def _unavailable(message: str) -> ApiError:
-    return AgentError(Code.UNAVAILABLE, ErrorReason.UNAVAILABLE, message)
+    return ServiceError(Code.UNAVAILABLE, ErrorReason.UNAVAILABLE, message)

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from retinue.agent.api.code_messages import to_completions, to_events, to_run
-from retinue.agent.api.errors import AgentError, invalid, not_running, unknown_attempt
+from retinue.agent.api.errors import invalid, not_running, unknown_attempt
 from retinue.agent.code.inside import LanguageMissingError
 from retinue.agent.code.runs import OffsetPastEndError, Run
 from retinue.agent.code.workspace import TooManyRunsError, Workspace
 from retinue.agent.code.workspaces import MAX_LANGUAGES, TooManyLanguagesError
 from retinue.agent.errors import KernelRuntimeError, NotRunningError, UnknownAttemptError
 from retinue.agent.v1 import agent_service_pb2 as pb
-from retinue.rpc.core.errors import ApiError, Code
+from retinue.rpc.core.errors import ApiError, Code, ServiceError
 from retinue.rpc.core.reasons import ErrorReason
 from retinue.rpc.first_request import first_request
 from retinue.rpc.stream_limits import OpenStreams
@@ -141,7 +141,7 @@ class _Stream:
     def _run(self, run_id: str) -> Run:
         if (run := self._workspace.find(run_id)) is None:
             message = f"there is no run {run_id}, or not any more: an agent that was restarted knows none of before"
-            raise AgentError(Code.NOT_FOUND, "RUN_NOT_FOUND", message, kind="run", id=run_id)
+            raise ServiceError(Code.NOT_FOUND, "RUN_NOT_FOUND", message, kind="run", id=run_id)
         return run
 
     def _follow(self, run: Run, offset: int) -> None:
@@ -182,11 +182,11 @@ def _to_api_errors(attempt_id: str) -> Iterator[None]:
         raise unknown_attempt(attempt_id) from error
     except OffsetPastEndError as error:
         size = str(error.size)
-        raise AgentError(Code.OUT_OF_RANGE, ErrorReason.OFFSET_PAST_END, str(error), size=size) from error
+        raise ServiceError(Code.OUT_OF_RANGE, ErrorReason.OFFSET_PAST_END, str(error), size=size) from error
     except LanguageMissingError as error:
         names = ", ".join(error.installed)
         code = Code.FAILED_PRECONDITION
-        raise AgentError(code, ErrorReason.LANGUAGE_UNAVAILABLE, str(error), installed=names) from error
+        raise ServiceError(code, ErrorReason.LANGUAGE_UNAVAILABLE, str(error), installed=names) from error
     except NotRunningError as error:
         raise not_running(attempt_id, error) from error
     except TooManyRunsError as error:
@@ -199,8 +199,8 @@ def _to_api_errors(attempt_id: str) -> Iterator[None]:
 
 def _limit(limit: int, what: str) -> ApiError:
     message = f"{limit} {what} in this kernel already"
-    return AgentError(Code.RESOURCE_EXHAUSTED, ErrorReason.STREAM_LIMIT, message, limit=str(limit))
+    return ServiceError(Code.RESOURCE_EXHAUSTED, ErrorReason.STREAM_LIMIT, message, limit=str(limit))
 
 
 def _unavailable(message: str) -> ApiError:
-    return AgentError(Code.UNAVAILABLE, ErrorReason.UNAVAILABLE, message)
+    return ServiceError(Code.UNAVAILABLE, ErrorReason.UNAVAILABLE, message)

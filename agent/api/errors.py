@@ -7,31 +7,21 @@ import uuid
 
 from retinue.agent.errors import PausedError, WorkDirectoryMissingError
 from retinue.agent.node_faults import fault_of
-from retinue.rpc.core.errors import ApiError, Code
+from retinue.rpc.core.errors import ApiError, Code, ServiceError
 from retinue.rpc.core.reasons import ErrorReason
 
 _log = logging.getLogger(__name__)
 
 
-class AgentError(ApiError):
-    """An error of any code and reason."""
-
-    def __init__(self, code: Code, reason: str, message: str, **metadata: str) -> None:
-        """Takes the values of the message again in `metadata`, for programs."""
-        super().__init__(message, metadata)
-        self.code = code
-        self.reason = reason
-
-
 def invalid(field: str, message: str) -> ApiError:
     """Returns INVALID_ARGUMENT for a field of the request."""
-    return AgentError(Code.INVALID_ARGUMENT, ErrorReason.INVALID_FIELD, f"{field}: {message}", field=field)
+    return ServiceError(Code.INVALID_ARGUMENT, ErrorReason.INVALID_FIELD, f"{field}: {message}", field=field)
 
 
 def unknown_attempt(attempt_id: str) -> ApiError:
     """Returns NOT_FOUND for an attempt that is not on this node."""
     message = f"there is no attempt {attempt_id} here"
-    return AgentError(Code.NOT_FOUND, ErrorReason.NOT_FOUND, message, kind="attempt", id=attempt_id)
+    return ServiceError(Code.NOT_FOUND, ErrorReason.NOT_FOUND, message, kind="attempt", id=attempt_id)
 
 
 def not_running(attempt_id: str, error: Exception) -> ApiError:
@@ -39,7 +29,7 @@ def not_running(attempt_id: str, error: Exception) -> ApiError:
     work directory, is of no `kind`: managers wait for reports of an attempt that has ended.
     """
     ended = {} if isinstance(error, PausedError | WorkDirectoryMissingError) else {"kind": "attempt", "id": attempt_id}
-    return AgentError(Code.FAILED_PRECONDITION, ErrorReason.STATE_FORBIDS, str(error), **ended)
+    return ServiceError(Code.FAILED_PRECONDITION, ErrorReason.STATE_FORBIDS, str(error), **ended)
 
 
 def answer_of(error: ApiError) -> ApiError:
@@ -47,10 +37,10 @@ def answer_of(error: ApiError) -> ApiError:
     they are.
     """
     fault = fault_of(error)
-    if fault is None or not isinstance(error, AgentError) or error.code is not Code.UNAVAILABLE:
+    if fault is None or not isinstance(error, ServiceError) or error.code is not Code.UNAVAILABLE:
         return error
     _log.error("a call failed: %s", error)
-    return AgentError(error.code, error.reason, f"{error}: {fault}", **error.metadata)
+    return ServiceError(error.code, error.reason, f"{error}: {fault}", **error.metadata)
 
 
 def unforeseen(error: Exception) -> ApiError:
@@ -61,7 +51,7 @@ def unforeseen(error: Exception) -> ApiError:
     if fault is None:
         return internal()
     _log.error("a call failed: %s", error)
-    return AgentError(Code.UNAVAILABLE, ErrorReason.UNAVAILABLE, str(fault))
+    return ServiceError(Code.UNAVAILABLE, ErrorReason.UNAVAILABLE, str(fault))
 
 
 def internal() -> ApiError:
@@ -71,4 +61,4 @@ def internal() -> ApiError:
     incident = uuid.uuid4().hex[:12]
     _log.exception("incident %s", incident)
     message = f"the agent has a defect; look for incident {incident} in its log"
-    return AgentError(Code.INTERNAL, ErrorReason.INTERNAL, message, incident=incident)
+    return ServiceError(Code.INTERNAL, ErrorReason.INTERNAL, message, incident=incident)

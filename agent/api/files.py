@@ -8,12 +8,12 @@ import hashlib
 import stat
 from typing import TYPE_CHECKING
 
-from retinue.agent.api.errors import AgentError, invalid, unknown_attempt
+from retinue.agent.api.errors import invalid, unknown_attempt
 from retinue.agent.errors import KernelRuntimeError, NotRunningError, UnknownAttemptError, WorkDirectoryMissingError
 from retinue.agent.inside import upload as uploads
 from retinue.agent.inside.workdir import MissingError, PathError, RefusedError
 from retinue.agent.v1 import agent_service_pb2 as pb
-from retinue.rpc.core.errors import ApiError, Code
+from retinue.rpc.core.errors import ApiError, Code, ServiceError
 from retinue.rpc.core.reasons import ErrorReason
 from retinue.rpc.stream_limits import OpenStreams
 from retinue.types.v1 import file_pb2
@@ -171,7 +171,7 @@ async def _sent(files: WorkDirectory, wanted: file_pb2.FileRange) -> AsyncGenera
         offset = wanted.offset if wanted.version in {"", entry.version} else 0
         if offset > entry.size:
             size, message = str(entry.size), f"{wanted.path} ends at {entry.size}"
-            raise AgentError(Code.OUT_OF_RANGE, ErrorReason.OFFSET_PAST_END, message, size=size)
+            raise ServiceError(Code.OUT_OF_RANGE, ErrorReason.OFFSET_PAST_END, message, size=size)
         yield file_pb2.DownloadOutput(begin=file_pb2.FileBegin(entry=_entry(entry), offset=offset))
         digest, position = hashlib.sha256(), 0
         while position < entry.size:
@@ -211,7 +211,7 @@ def to_api_errors(attempt_id: str, path: Callable[[], str]) -> Iterator[None]:
     except UnknownAttemptError as error:
         raise unknown_attempt(attempt_id) from error
     except NotRunningError as error:
-        raise AgentError(code.FAILED_PRECONDITION, ErrorReason.STATE_FORBIDS, str(error)) from error
+        raise ServiceError(code.FAILED_PRECONDITION, ErrorReason.STATE_FORBIDS, str(error)) from error
     except (KernelRuntimeError, uploads.BusyError) as error:
         raise _unavailable(str(error)) from error
     except PathError as error:
@@ -219,17 +219,17 @@ def to_api_errors(attempt_id: str, path: Callable[[], str]) -> Iterator[None]:
     except uploads.DigestError as error:
         raise invalid("input.file.sha256", str(error)) from error
     except MissingError as error:
-        raise AgentError(code.NOT_FOUND, ErrorReason.NOT_FOUND, str(error), kind="file", path=path()) from error
+        raise ServiceError(code.NOT_FOUND, ErrorReason.NOT_FOUND, str(error), kind="file", path=path()) from error
     except RefusedError as error:
-        raise AgentError(code.FAILED_PRECONDITION, ErrorReason.FILE_REFUSED, str(error), path=path()) from error
+        raise ServiceError(code.FAILED_PRECONDITION, ErrorReason.FILE_REFUSED, str(error), path=path()) from error
     except uploads.NoSpaceError as error:
-        raise AgentError(code.RESOURCE_EXHAUSTED, ErrorReason.NO_SPACE, str(error), path=path()) from error
+        raise ServiceError(code.RESOURCE_EXHAUSTED, ErrorReason.NO_SPACE, str(error), path=path()) from error
     except FileNotFoundError as error:
         # The work directory itself has gone.
-        raise AgentError(
+        raise ServiceError(
             code.FAILED_PRECONDITION, ErrorReason.STATE_FORBIDS, str(WorkDirectoryMissingError())
         ) from error
 
 
 def _unavailable(message: str) -> ApiError:
-    return AgentError(Code.UNAVAILABLE, ErrorReason.UNAVAILABLE, message)
+    return ServiceError(Code.UNAVAILABLE, ErrorReason.UNAVAILABLE, message)

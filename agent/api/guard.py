@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import grpc
 
-from retinue.agent.api.errors import AgentError, answer_of, unforeseen
+from retinue.agent.api.errors import answer_of, unforeseen
 from retinue.agent.v1.agent_service_pb2 import DESCRIPTOR
-from retinue.rpc.core.errors import ApiError, Code
+from retinue.rpc.core.errors import ApiError, Code, ServiceError
 from retinue.rpc.core.reasons import ErrorReason
 from retinue.rpc.enrollment.peers import is_manager
 from retinue.rpc.open_call import CallEndedError, OpenCall
@@ -38,7 +38,7 @@ class HandlerContext:
 
     async def abort(self, code: grpc.StatusCode, details: str = "") -> NoReturn:
         """Ends the call. Raises ApiError, for the layers around the handler."""
-        raise AgentError(Code[code.name], code.name, details)
+        raise ServiceError(Code[code.name], code.name, details)
 
 
 class Guard(grpc.aio.ServerInterceptor):
@@ -70,7 +70,7 @@ class Guard(grpc.aio.ServerInterceptor):
 def require_manager(identities: Mapping[str, Sequence[bytes]]) -> None:
     """Raises ApiError unless the peer's certificate is that of a manager."""
     if not is_manager(identities):
-        raise AgentError(Code.PERMISSION_DENIED, ErrorReason.METHOD_DENIED, "only a manager may call this")
+        raise ServiceError(Code.PERMISSION_DENIED, ErrorReason.METHOD_DENIED, "only a manager may call this")
 
 
 @contextlib.asynccontextmanager

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from retinue.agent.api.errors import AgentError, invalid, unknown_attempt
+from retinue.agent.api.errors import invalid, unknown_attempt
 from retinue.agent.api.open_port import PORTS
 from retinue.agent.errors import KernelRuntimeError, UnknownAttemptError
 from retinue.agent.network.errors import NetworkError, PortsExhaustedError, PortUnreachableError
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.rpc import times
-from retinue.rpc.core.errors import Code
+from retinue.rpc.core.errors import Code, ServiceError
 from retinue.rpc.core.reasons import ErrorReason
 
 if TYPE_CHECKING:
@@ -51,13 +51,13 @@ class LeaseService:
             raise unknown_attempt(request.attempt_id) from error
         except KernelRuntimeError as error:
             message = f"attempt {request.attempt_id} does not run"
-            raise AgentError(Code.FAILED_PRECONDITION, ErrorReason.STATE_FORBIDS, message) from error
+            raise ServiceError(Code.FAILED_PRECONDITION, ErrorReason.STATE_FORBIDS, message) from error
         except PortUnreachableError as error:
-            raise AgentError(Code.FAILED_PRECONDITION, "PORT_UNREACHABLE", str(error)) from error
+            raise ServiceError(Code.FAILED_PRECONDITION, "PORT_UNREACHABLE", str(error)) from error
         except PortsExhaustedError as error:
-            raise AgentError(Code.RESOURCE_EXHAUSTED, "NO_PORT_LEFT", str(error)) from error
+            raise ServiceError(Code.RESOURCE_EXHAUSTED, "NO_PORT_LEFT", str(error)) from error
         except NetworkError as error:
-            raise AgentError(Code.UNAVAILABLE, ErrorReason.UNAVAILABLE, str(error)) from error
+            raise ServiceError(Code.UNAVAILABLE, ErrorReason.UNAVAILABLE, str(error)) from error
         return pb.LeasePortResponse(address=pb.PublishedAddress(address=address, port=number))
 
 

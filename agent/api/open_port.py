@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import DecodeError
 
-from retinue.agent.api.errors import AgentError, invalid, unknown_attempt
+from retinue.agent.api.errors import invalid, unknown_attempt
 from retinue.agent.api.pieces import LARGEST, PieceSize, SharedRoom
 from retinue.agent.errors import KernelRuntimeError, PausedError, PortClosedError, UnknownAttemptError
 from retinue.agent.network.sockets import LOOPBACK
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.rpc.acknowledgements import SMALL, Acknowledgements
-from retinue.rpc.core.errors import ApiError, Code
+from retinue.rpc.core.errors import ApiError, Code, ServiceError
 from retinue.rpc.core.reasons import ErrorReason
 from retinue.rpc.direct_port import CARRIED_FAMILIES, DirectPorts, Offer, carry
 from retinue.rpc.first_request import first_request
@@ -107,9 +107,9 @@ class PortService:
         except (PortClosedError, TimeoutError) as error:
             port = str(start.port)
             message = f"nothing listens on port {port}"
-            raise AgentError(Code.FAILED_PRECONDITION, ErrorReason.PORT_CLOSED, message, port=port) from error
+            raise ServiceError(Code.FAILED_PRECONDITION, ErrorReason.PORT_CLOSED, message, port=port) from error
         except PausedError as error:
-            raise AgentError(Code.FAILED_PRECONDITION, ErrorReason.STATE_FORBIDS, str(error)) from error
+            raise ServiceError(Code.FAILED_PRECONDITION, ErrorReason.STATE_FORBIDS, str(error)) from error
         except KernelRuntimeError as error:
             raise _ended(start.attempt_id) from error
         except OSError as error:
@@ -319,13 +319,13 @@ def _read(message: bytes) -> pb.OpenPortRequest:
 
 
 def _unavailable(message: str) -> ApiError:
-    return AgentError(Code.UNAVAILABLE, ErrorReason.UNAVAILABLE, message)
+    return ServiceError(Code.UNAVAILABLE, ErrorReason.UNAVAILABLE, message)
 
 
 def _ended(attempt_id: str) -> ApiError:
     message = f"attempt {attempt_id} does not run"
-    return AgentError(Code.FAILED_PRECONDITION, ErrorReason.STATE_FORBIDS, message)
+    return ServiceError(Code.FAILED_PRECONDITION, ErrorReason.STATE_FORBIDS, message)
 
 
 def _reset() -> ApiError:
-    return AgentError(Code.ABORTED, ErrorReason.CONNECTION_RESET, "the connection was reset in the kernel")
+    return ServiceError(Code.ABORTED, ErrorReason.CONNECTION_RESET, "the connection was reset in the kernel")

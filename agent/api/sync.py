@@ -22,12 +22,12 @@ from retinue.agent.api.convert import (
     node_conditions,
     runtime_status,
 )
-from retinue.agent.api.errors import AgentError, internal, invalid
+from retinue.agent.api.errors import internal, invalid
 from retinue.agent.api.status_diff import SentStatus, StatusDiff, Trouble
 from retinue.agent.network.errors import InvalidNetworkError
 from retinue.agent.v1 import agent_service_pb2
 from retinue.rpc import failpoints, times
-from retinue.rpc.core.errors import ApiError, Code
+from retinue.rpc.core.errors import ApiError, Code, ServiceError
 from retinue.rpc.core.reasons import ErrorReason
 from retinue.rpc.core.terms import StaleIncarnationError, StaleTermError
 
@@ -131,25 +131,27 @@ class SyncService:
         agent_id = self.about.agent_id
         if hello.agent_id != agent_id:
             message = f"this is agent {agent_id}"
-            raise AgentError(Code.PERMISSION_DENIED, ErrorReason.METHOD_DENIED, message, agent_id=agent_id)
+            raise ServiceError(Code.PERMISSION_DENIED, ErrorReason.METHOD_DENIED, message, agent_id=agent_id)
         try:
             await self.terms.accept(_incarnation(hello.incarnation), hello.term)
         except StaleIncarnationError as error:
             message = (
                 f"a manager of the later incarnation {error.current} was here: its database was restored from a backup"
             )
-            raise AgentError(
+            raise ServiceError(
                 Code.FAILED_PRECONDITION, ErrorReason.STALE_INCARNATION, message, incarnation=error.current
             ) from error
         except StaleTermError as error:
             term = str(error.highest)
             message = f"a leader of term {term} was here before"
-            raise AgentError(Code.FAILED_PRECONDITION, ErrorReason.STALE_TERM, message, term=term) from error
+            raise ServiceError(Code.FAILED_PRECONDITION, ErrorReason.STALE_TERM, message, term=term) from error
         if self._stopping:
             raise _unavailable()
         stream = _Stream(self, hello)
         if self._current is not None:
-            self._current.cut(AgentError(Code.ABORTED, ErrorReason.UNAVAILABLE, "another stream took this one's place"))
+            self._current.cut(
+                ServiceError(Code.ABORTED, ErrorReason.UNAVAILABLE, "another stream took this one's place")
+            )
         self._current = stream
         self._idle.clear()
         _CONNECTED.set(1)
@@ -173,8 +175,8 @@ async def _pass(direction: str, kind: str | None) -> None:
     await failpoints.reach(f"sync.{direction}.{kind}", _broken)
 
 
-def _broken(text: str) -> AgentError:
-    return AgentError(Code.UNAVAILABLE, ErrorReason.UNAVAILABLE, text)
+def _broken(text: str) -> ServiceError:
+    return ServiceError(Code.UNAVAILABLE, ErrorReason.UNAVAILABLE, text)
 
 
 class _Stream:
@@ -255,7 +257,7 @@ class _Stream:
                 if _offer(self._service.runtimes(), self._service.capacity()) != self._offer:
                     # A Docker engine that came up after the agent, or other amounts that its cluster leaves:
                     # only a welcome carries them, and a new stream begins with one.
-                    raise AgentError(Code.UNAVAILABLE, ErrorReason.UNAVAILABLE, "what this agent can run has changed")
+                    raise ServiceError(Code.UNAVAILABLE, ErrorReason.UNAVAILABLE, "what this agent can run has changed")
                 until = min(
                     spoke + self._interval,
                     reported + ACK_TIMEOUT if waits else due,
@@ -285,7 +287,7 @@ class _Stream:
             self._closed = True
             self._wake.set()
         except TimeoutError:
-            self.cut(AgentError(Code.UNAVAILABLE, ErrorReason.UNAVAILABLE, "nothing was received for too long"))
+            self.cut(ServiceError(Code.UNAVAILABLE, ErrorReason.UNAVAILABLE, "nothing was received for too long"))
         except ApiError as error:
             self.cut(error)
         except InvalidNetworkError as error:
@@ -511,4 +513,4 @@ def _incarnation(text: str) -> str:
 
 
 def _unavailable() -> ApiError:
-    return AgentError(Code.UNAVAILABLE, ErrorReason.UNAVAILABLE, "the agent is stopping")
+    return ServiceError(Code.UNAVAILABLE, ErrorReason.UNAVAILABLE, "the agent is stopping")

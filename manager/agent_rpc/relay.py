@@ -26,6 +26,7 @@ from retinue.manager.agent_rpc.dialer import AgentNotReachedError, Dialer, Purpo
 from retinue.rpc import failpoints
 from retinue.rpc.bidi_call import UNSENT, BidiCall
 from retinue.rpc.cancellation import UnrequestedCancellationError, cancellable
+from retinue.rpc.errors import broken_stream
 
 _log = logging.getLogger(__name__)
 
@@ -107,7 +108,7 @@ class Forwarder:
         To be closed with `aclosing`: that ends the call.
         """
         async with self._translating(location), self._stub(location, purpose) as stub:
-            await failpoints.reach("relay.stream", _lost)
+            await failpoints.reach("relay.stream", broken_stream)
             call = method(stub)(request)
             try:
                 async for response in call:
@@ -120,9 +121,9 @@ class Forwarder:
         """The response to one request. Raises AgentUnavailableError, AgentRefusedError."""
         async with self._translating(location), self._stub(location, Purpose.OTHER) as stub:
             self.hear(location)
-            await failpoints.reach("relay.call", _lost)
+            await failpoints.reach("relay.call", broken_stream)
             answer = await method(stub)(request)
-            await failpoints.reach("relay.answer", _lost)
+            await failpoints.reach("relay.answer", broken_stream)
             return answer
 
     async def exchange(
@@ -138,7 +139,7 @@ class Forwarder:
         may continue. Raises AgentUnavailableError, AgentRefusedError. To be closed with `aclosing`: that ends the call.
         """
         async with self._translating(location), self._stub(location, purpose) as stub:
-            await failpoints.reach("relay.exchange", _lost)
+            await failpoints.reach("relay.exchange", broken_stream)
             call = BidiCall[Any, Any](method(stub)())
             writing = asyncio.create_task(
                 cancellable(_write, call, requests, lambda: self.hear(location)),
@@ -195,10 +196,6 @@ class Forwarder:
             raise failure from error
 
 
-def _lost(text: str) -> grpc.aio.AioRpcError:
-    return grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata(), text)
-
-
 def _failed(task: asyncio.Task[None]) -> bool:
     return task.done() and not task.cancelled() and task.exception() is not None
 
@@ -213,7 +210,7 @@ async def _write(call: BidiCall[Any, Any], requests: AsyncIterator[Any], hear: C
     async for request in requests:
         hear()
         try:
-            await failpoints.reach("relay.write", _lost)
+            await failpoints.reach("relay.write", broken_stream)
             await call.write(request)
         except (asyncio.InvalidStateError, grpc.aio.UsageError):
             # The agent has ended the call, and not by an error; reading reports it.

@@ -14,6 +14,7 @@ from retinue.agent.v1 import agent_service_pb2_grpc as pb_grpc
 from retinue.manager.agent_rpc.dialer import Dialer
 from retinue.manager.agent_rpc.relay import AttemptLocation
 from retinue.rpc import failpoints
+from retinue.rpc.errors import broken_stream
 
 _log = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ class StatsReader:
             channel = self._channels[agent] = self._dialer.open(*agent)
         stub: pb_grpc.AgentServiceAsyncStub = pb_grpc.AgentServiceStub(channel)
         try:
-            await failpoints.reach("relay.stats", _lost)
+            await failpoints.reach("relay.stats", broken_stream)
             answer = await stub.ReadStats(pb.ReadStatsRequest(attempt_ids=attempt_ids), timeout=seconds)
         except grpc.aio.AioRpcError as error:
             _log.debug("agent %s sends no stats: %s", agent[0], error.code().name)
@@ -64,7 +65,3 @@ class StatsReader:
                 _log.error("agent %s reports stats of %d attempts that it was not asked for: ignored", agent[0], strays)
             self.strays[agent[0]] += strays
         return found
-
-
-def _lost(text: str) -> grpc.aio.AioRpcError:
-    return grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata(), text)

@@ -35,6 +35,7 @@ from retinue.rpc import failpoints
 from retinue.rpc.bidi_call import BidiCall
 from retinue.rpc.cancellation import UnrequestedCancellationError, cancellable
 from retinue.rpc.core.reasons import AgentConditionReason
+from retinue.rpc.errors import broken_stream
 
 _log = logging.getLogger(__name__)
 
@@ -107,14 +108,14 @@ class GuardedStream:
         if failpoints.active is None:
             await step()
         else:
-            await failpoints.active.awaited(f"link.write.{message.WhichOneof('step')}", step, _unavailable)
+            await failpoints.active.awaited(f"link.write.{message.WhichOneof('step')}", step, broken_stream)
 
     async def read(self) -> pb.SyncResponse | None:
         """Returns the next message of the agent; None at the end. Raises AioRpcError with the agent's status."""
         message = await self._call.read()
         if failpoints.active is not None:
             kind = "end" if message is None else message.WhichOneof("step")
-            await failpoints.reach(f"link.read.{kind}", _unavailable)
+            await failpoints.reach(f"link.read.{kind}", broken_stream)
         return message
 
     def cancel(self) -> None:
@@ -447,11 +448,6 @@ class AgentLink:
                     await call.write(convert.change(step))
                 self._following.sent((attempt.id for attempt in step.attempts), self._clock())
                 self._following.removed(step.removed_attempts)
-
-
-def _unavailable(text: str) -> grpc.aio.AioRpcError:
-    """Returns the error of a stream that broke."""
-    return grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata(), text)
 
 
 def _is_refusal(error: BaseException) -> bool:

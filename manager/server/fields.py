@@ -14,8 +14,8 @@ from google.protobuf.field_mask_pb2 import FieldMask
 
 from retinue.manager.domain.errors import InvalidRequest, Violation
 from retinue.rpc import times
+from retinue.rpc.core.names import NAME_RULE, is_name
 
-_NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _HOST = re.compile(
     r"(?=.{1,253}\Z)[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?(?:\.[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*"
 )
@@ -45,8 +45,8 @@ class Violations:
 
     def name(self, path: str, value: str) -> str:
         """Reads a name: 1-63 characters a-z, 0-9 and -, with no dash first or last."""
-        if not _NAME.fullmatch(value):
-            self.add(path, "must be 1-63 characters a-z, 0-9 and -, with no dash first or last")
+        if not is_name(value):
+            self.add(path, f"must be {NAME_RULE}")
         return value
 
     def text(self, path: str, value: str, longest: int) -> str:

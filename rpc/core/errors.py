@@ -102,6 +102,16 @@ class ApiError(Exception):
         return (self.code, self.reason, str(self), self.metadata, tuple(self.details()))
 
 
+class ServiceError(ApiError):
+    """An error of any code and reason, of services whose callers are our own."""
+
+    def __init__(self, code: Code, reason: str, message: str, **metadata: str) -> None:
+        """Takes the values of the message again in `metadata`, for programs."""
+        super().__init__(message, metadata)
+        self.code = code
+        self.reason = reason
+
+
 class InvalidRequest(ApiError):
     """Fields are wrong, whatever the state of things."""
 

@@ -12,7 +12,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-from retinue.agent.api.errors import AgentError
 from retinue.agent.api.sync import SyncService
 from retinue.agent.api.terms import Terms
 from retinue.agent.attempts import AttemptSpec, ObservedAttempt, Phase
@@ -24,7 +23,7 @@ from retinue.agent.resources.sampler import Reader, Sampler
 from retinue.agent.runtime.contract import RuntimeStatus
 from retinue.agent.state.damaged import DamagedFiles
 from retinue.agent.v1 import agent_service_pb2 as pb
-from retinue.rpc.core.errors import Code
+from retinue.rpc.core.errors import Code, ServiceError
 from tests.unit.agent.runtime.fake_runtime import FakeRuntime, State
 
 AGENT = "n1"
@@ -165,7 +164,7 @@ class MemoryAgent:
     async def serve(self, requests: AsyncIterator[pb.SyncRequest]) -> AsyncGenerator[pb.SyncResponse, None]:
         """Serves one stream."""
         if self.sync is None:
-            raise AgentError(Code.UNAVAILABLE, "UNAVAILABLE", "nothing listens")
+            raise ServiceError(Code.UNAVAILABLE, "UNAVAILABLE", "nothing listens")
         async with contextlib.aclosing(self.sync.serve(requests)) as responses:
             async for response in responses:
                 yield response

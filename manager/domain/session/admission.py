@@ -28,6 +28,7 @@ from retinue.manager.domain.session.states import SessionType
 from retinue.manager.domain.session.usage import CUDA
 from retinue.manager.domain.webhooks.rules import wrong_secret, wrong_url
 from retinue.rpc.core.amounts import DISK, MEMORY, AmountError, format_amount, parse_amount, parse_asked
+from retinue.rpc.core.names import NAME_RULE, is_name
 
 MAX_CLUSTER_SIZE = 1024
 MAX_ROLES = 32
@@ -52,7 +53,6 @@ MAX_BACKOFF_SECONDS, MAX_MAX_BACKOFF_SECONDS = 3600.0, 86_400.0
 RESERVED_PREFIXES = ("BACKENDAI_", "RETINUE_")
 
 _UMASK = re.compile(r"[0-7]{3}")
-_NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 # A session of an array.
 _ELEMENT = re.compile(r"[1-9][0-9]{0,17}_[0-9]{1,9}")
 # Hostnames inside sessions are not names of sessions: they would be ambiguous in every command.
@@ -73,8 +73,8 @@ Violations = list[tuple[str, str]]
 
 def wrong_name(name: str) -> Violations:
     """Returns what is wrong with the name of a session."""
-    if not _NAME.fullmatch(name):
-        return [("spec.name", "must be 1-63 characters a-z, 0-9 and -, with no dash first or last")]
+    if not is_name(name):
+        return [("spec.name", f"must be {NAME_RULE}")]
     if _HOSTNAME.fullmatch(name):
         return [("spec.name", "must not look like the hostname of a kernel")]
     return []
@@ -369,7 +369,7 @@ def _check_references(name: str, field: str, references: Sequence[str], violatio
     seen = set()
     for position, reference in enumerate(references):
         path = f"{field}[{position}]"
-        if not (_NAME.fullmatch(reference) or _ELEMENT.fullmatch(reference)):
+        if not (is_name(reference) or _ELEMENT.fullmatch(reference)):
             # Ids and numbers have the shape of names too.
             violations.append((path, "is neither an id nor a name of a session"))
         elif reference == name:
@@ -474,7 +474,7 @@ def _check_placement(spec: SessionSpec, violations: Violations) -> None:
     if len(spec.agents) > MAX_AGENTS:
         violations.append(("spec.agents", f"must be at most {MAX_AGENTS}"))
     for position, agent in enumerate(spec.agents[:MAX_AGENTS]):
-        if not _NAME.fullmatch(agent):
+        if not is_name(agent):
             violations.append((f"spec.agents[{position}]", "is not the id of an agent"))
         elif agent in spec.agents[:position]:
             violations.append((f"spec.agents[{position}]", "is given twice"))
@@ -482,8 +482,8 @@ def _check_placement(spec: SessionSpec, violations: Violations) -> None:
         violations.append(("spec.agent_choice", "needs agents to choose"))
     if spec.architecture and not _ARCHITECTURE.fullmatch(spec.architecture):
         violations.append(("spec.architecture", "is not the name of an architecture"))
-    if spec.endpoint and not _NAME.fullmatch(spec.endpoint):
-        violations.append(("spec.endpoint", "must be 1-63 characters a-z, 0-9 and -, with no dash first or last"))
+    if spec.endpoint and not is_name(spec.endpoint):
+        violations.append(("spec.endpoint", f"must be {NAME_RULE}"))
     if spec.replica_placement and not spec.endpoint:
         violations.append(("spec.replica_placement", "needs endpoint"))
 

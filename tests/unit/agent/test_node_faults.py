@@ -8,11 +8,11 @@ import os
 
 import pytest
 
-from retinue.agent.api.errors import AgentError, answer_of, not_running, unforeseen
+from retinue.agent.api.errors import answer_of, not_running, unforeseen
 from retinue.agent.conditions import Conditions
 from retinue.agent.errors import KernelRuntimeError, NotRunningError, WorkDirectoryMissingError
 from retinue.agent.node_faults import QUIET, NodeFaults, fault_of
-from retinue.rpc.core.errors import Code
+from retinue.rpc.core.errors import Code, ServiceError
 from retinue.rpc.core.reasons import AgentConditionReason, ErrorReason
 
 
@@ -35,7 +35,7 @@ def test_a_lack_of_the_node_is_answered_with_what_to_do_and_is_no_defect(
 ) -> None:
     for found in (error, _behind(error)):
         answer = unforeseen(found)
-        assert isinstance(answer, AgentError)
+        assert isinstance(answer, ServiceError)
         assert (answer.code, answer.reason) == (Code.UNAVAILABLE, ErrorReason.UNAVAILABLE)
         assert says in str(answer)
     assert not [record for record in caplog.records if record.exc_info]
@@ -52,14 +52,14 @@ def _behind(error: Exception) -> Exception:
 
 
 def test_what_a_handler_says_is_completed_and_keeps_its_code() -> None:
-    refused = AgentError(Code.UNAVAILABLE, ErrorReason.UNAVAILABLE, "the helper cannot be started")
+    refused = ServiceError(Code.UNAVAILABLE, ErrorReason.UNAVAILABLE, "the helper cannot be started")
     refused.__cause__ = _behind(lacking(errno.EMFILE))
     assert str(answer_of(refused)).startswith("the helper cannot be started: ")
     assert "LimitNOFILE=" in str(answer_of(refused))
-    wrong = AgentError(Code.RESOURCE_EXHAUSTED, ErrorReason.NO_SPACE, "no space", path="x")
+    wrong = ServiceError(Code.RESOURCE_EXHAUSTED, ErrorReason.NO_SPACE, "no space", path="x")
     wrong.__cause__ = lacking(errno.ENOSPC)
     assert answer_of(wrong) is wrong
-    plain = AgentError(Code.UNAVAILABLE, ErrorReason.UNAVAILABLE, "the agent is stopping")
+    plain = ServiceError(Code.UNAVAILABLE, ErrorReason.UNAVAILABLE, "the agent is stopping")
     assert answer_of(plain) is plain
 
 
@@ -77,7 +77,7 @@ def test_watches_of_files_are_no_disk_that_is_full() -> None:
 
 def test_a_kernel_that_only_lost_its_directory_has_not_ended() -> None:
     lost = not_running("k.1", WorkDirectoryMissingError())
-    assert isinstance(lost, AgentError)
+    assert isinstance(lost, ServiceError)
     assert lost.code is Code.FAILED_PRECONDITION
     assert lost.metadata == {}
     assert "started again" in str(lost)

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from retinue.agent.api.errors import AgentError
 from retinue.agent.api.lease_port import LeaseService, parse_peer
 from retinue.agent.errors import NotRunningError, UnknownAttemptError
 from retinue.agent.network.errors import PortUnreachableError
 from retinue.agent.v1 import agent_service_pb2 as pb
+from retinue.rpc.core.errors import ServiceError
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ async def test_a_port_is_leased_to_the_one_that_calls() -> None:
 )
 async def test_what_is_not_leased(attempt_id: str, port: int, seconds: int, peer: str, reason: str) -> None:
     published = Published()
-    with pytest.raises(AgentError) as refused:
+    with pytest.raises(ServiceError) as refused:
         await leased(published, attempt_id, port, seconds, peer)
     assert refused.value.reason == reason
     assert published.leases == []

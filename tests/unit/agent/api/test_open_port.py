@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from retinue.agent.api.errors import AgentError
 from retinue.agent.api.open_port import PortService
 from retinue.agent.v1 import agent_service_pb2 as pb
+from retinue.rpc.core.errors import ServiceError
 from retinue.types.v1 import port_pb2
 
 
@@ -103,14 +103,14 @@ async def test_a_stream_carries_what_no_direct_connection_does() -> None:
 @pytest.mark.parametrize("step", [pb.OpenPortRequest(data=b"x"), pb.OpenPortRequest(end_of_data=port_pb2.EndOfData())])
 async def test_data_before_the_direct_port_is_refused_makes_no_sense(step: pb.OpenPortRequest) -> None:
     async with opened(step, direct=True) as (_, responses):
-        with pytest.raises(AgentError) as refused:
+        with pytest.raises(ServiceError) as refused:
             await anext(responses)
     assert refused.value.reason == "INVALID_FIELD"
 
 
 async def test_refusing_a_port_that_was_not_offered_makes_no_sense() -> None:
     async with opened(REFUSED) as (_, responses):
-        with pytest.raises(AgentError) as refused:
+        with pytest.raises(ServiceError) as refused:
             await anext(responses)
     assert refused.value.reason == "INVALID_FIELD"
 

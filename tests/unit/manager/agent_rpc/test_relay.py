@@ -6,9 +6,8 @@ import grpc
 import grpc.aio
 import pytest
 
-from retinue.agent.api.errors import AgentError
 from retinue.manager.agent_rpc.relay import AgentRefusedError, AgentUnavailableError, translated
-from retinue.rpc.core.errors import ApiError, Code, InvalidRequest
+from retinue.rpc.core.errors import ApiError, Code, InvalidRequest, ServiceError
 from retinue.rpc.errors import grpc_code, status_of
 
 
@@ -33,7 +32,7 @@ def test_an_error_about_a_field_names_the_field_and_what_is_wrong_with_it(revers
 
 
 def test_an_error_keeps_its_reason_and_values() -> None:
-    sent = AgentError(Code.FAILED_PRECONDITION, "PORT_CLOSED", "nothing listens on port 80", port="80")
+    sent = ServiceError(Code.FAILED_PRECONDITION, "PORT_CLOSED", "nothing listens on port 80", port="80")
     error = translated("n1", received(sent))
     assert isinstance(error, AgentRefusedError)
     assert (error.reason, error.metadata, str(error)) == ("PORT_CLOSED", {"port": "80"}, "nothing listens on port 80")
