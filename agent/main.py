@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from retinue.rpc import config_file, failpoints, logs, memory, options
+from retinue.rpc.bound_options import bound, declared, setting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from retinue.agent.host.users import UserRange
     from retinue.agent.settings import Settings
 
@@ -53,200 +53,139 @@ def main() -> None:
     """Runs beside a node and starts kernels for a manager."""
 
 
-def _options(command: Callable[..., None]) -> Callable[..., None]:
-    for option in reversed(
-        (
-            config_file.option("RETINUE_AGENT_CONFIG"),
-            click.option("--id", "agent_id", required=True, callback=options.name, envvar="RETINUE_AGENT_ID"),
-            click.option(
-                "--data-dir",
-                type=_DIRECTORY,
-                default=_DATA_DIRECTORY,
-                show_default=True,
-                help="Directory of the agent's identity and its records of kernels.",
-            ),
-            click.option(
-                "--scratch-dir", type=_DIRECTORY, help="For the files of kernels.  [default: DATA_DIR/scratch]"
-            ),
-            _manager,
-            click.option(
-                "--join-token", metavar="FILE|TOKEN", help="For the first start; a file that holds it, or it."
-            ),
-            click.option("--ca-fingerprint", metavar="HEX", help="SHA-256 of the manager's CA, for the first start."),
-            click.option("--listen", default="0.0.0.0:7443", show_default=True, metavar="HOST:PORT"),
-            click.option(
-                "--direct-listen",
-                default="",
-                metavar="HOST:PORT|none",
-                help="Where SSH connections of clients come directly.  [default: the host of --listen, any free port]",
-            ),
-            click.option("--advertise", default="", metavar="HOST:PORT", help="Where the manager dials this agent."),
-            click.option("--underlay-address", default="", help="Address for other nodes.  [default: found out]"),
-            click.option(
-                "--underlay-mtu",
-                type=click.IntRange(646, 65535),
-                metavar="BYTES",
-                help="Largest packets between nodes, where that is less than the interface says.  [default: as it says]",
-            ),
-            click.option(
-                "--slots", default="", callback=_slots, help="In place of what is found, as cpu=4,mem=8g,disk=100g."
-            ),
-            click.option(
-                "--reserve",
-                default="",
-                callback=_slots,
-                help="Not to be given to kernels, as mem=1g.  [default: a tenth of the disk]",
-            ),
-            click.option(
-                "--show",
-                multiple=True,
-                type=click.Path(path_type=Path),
-                help="Path of the node that kernels without an image see beside programs and libraries.",
-            ),
-            click.option(
-                "--hide",
-                multiple=True,
-                type=click.Path(path_type=Path),
-                help="Path that no kernel sees, nor as a mount.",
-            ),
-            click.option(
-                "--uid",
-                type=click.IntRange(1),
-                default=60_000,
-                show_default=True,
-                help="Owner of files in mounts whose root names no other.",
-            ),
-            click.option(
-                "--uid-range",
-                callback=_uid_range,
-                default="70000-79999",
-                show_default=True,
-                metavar="FIRST-LAST",
-                help="Users of kernels, one for each that runs; agents of one machine need ranges of their own.",
-            ),
-            click.option(
-                "--gid",
-                type=click.IntRange(1),
-                default=60_000,
-                show_default=True,
-                help="Group of kernels and of these files.",
-            ),
-            click.option("--tasks", type=click.IntRange(16), default=4096, show_default=True, help="Per kernel."),
-            click.option(
-                "--work-size",
-                type=click.IntRange(0),
-                default=0,
-                help="Bytes on the disk of a kernel without the slot disk.  [default: a tenth of the file system]",
-            ),
-            click.option(
-                "--work-files",
-                type=click.IntRange(0),
-                default=0,
-                help="Files a kernel may have in its work directory.  [default: one for each 8 KiB of its slot disk]",
-            ),
-            click.option("--output-limit", type=click.IntRange(1 << 16), default=64 << 20, show_default=True),
-            click.option(
-                "--name-server",
-                multiple=True,
-                metavar="ADDRESS",
-                help="For kernels with egress.  [default: those of /etc/resolv.conf]",
-            ),
-            click.option(
-                "--egress-allow",
-                multiple=True,
-                metavar="CIDR",
-                help="A network that kernels may reach although it is the node's own, or its addresses are not public.",
-            ),
-            click.option(
-                "--docker-host",
-                default="",
-                metavar="unix://PATH",
-                envvar=["RETINUE_AGENT_DOCKER_HOST", "DOCKER_HOST"],
-                help="Engine for kernels with an image.  [default: the usual one, if it answers]",
-            ),
-            click.option(
-                "--containers",
-                type=click.Choice(("docker", "kubernetes")),
-                default="docker",
-                show_default=True,
-                help="What runs kernels with an image.",
-            ),
-            click.option(
-                "--kube-config",
-                type=click.Path(dir_okay=False, path_type=Path),
-                metavar="FILE",
-                help="Access to the cluster, as kubectl has it.  [default: that of the pod that the agent runs in]",
-            ),
-            click.option("--kube-node", default="", metavar="NAME", help="Name of this node in the cluster."),
-            click.option(
-                "--kube-namespace",
-                default="retinue-kernels",
-                show_default=True,
-                metavar="NAME",
-                help="Where kernels are pods, and nothing else is.",
-            ),
-            click.option(
-                "--kube-priority-class", default="", metavar="NAME", help="Priority class of pods of kernels."
-            ),
-            click.option(
-                "--kube-pull-secret", multiple=True, metavar="NAME", help="A secret that images are fetched with."
-            ),
-            click.option(
-                "--kube-runtime",
-                type=click.Path(dir_okay=False, path_type=Path),
-                metavar="SOCKET",
-                help="The node's container runtime (CRI), asked for the users and labels of images.",
-            ),
-            # Not for operators: the only use is to measure what is around kernels, or to test it.
-            click.option(
-                "--null-kernels", is_flag=True, hidden=True, help="Kernels do nothing: for tests and benches."
-            ),
-            click.option(
-                "--registry-config",
-                type=click.Path(dir_okay=False, path_type=Path),
-                metavar="FILE",
-                help="Credentials for image registries, in the format of Docker's config.json.",
-            ),
-            click.option(
-                "--unused-image-days",
-                type=click.IntRange(0),
-                default=3,
-                show_default=True,
-                help="Remove images that the agent fetched and no kernel used for so many days, while little of the engine's disk is free; 0: never.",
-            ),
-            click.option(
-                "--image-free-percent",
-                type=click.IntRange(0, 100),
-                default=20,
-                show_default=True,
-                help="The part of the engine's disk that unused images are removed to keep free.",
-            ),
-            click.option(
-                "--registry-allow",
-                multiple=True,
-                metavar="CIDR",
-                help="A network that image registries may be in although it is this node's own, link-local, or the fleet's.",
-            ),
-            click.option(
-                "--build/--no-build",
-                "builds",
-                default=True,
-                show_default=True,
-                help="Build what kernels need and is not there yet, in the background (see `build`).",
-            ),
-            click.option("--dev", "development", is_flag=True, hidden=True, help="Development mode, for --failpoints."),
-            options.failpoints,
-            options.metrics,
-            logs.options,
-        )
-    ):
-        command = option(command)
-    return command
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Options:
+    """What the command is given."""
+
+    agent_id: str = setting("--id", required=True, callback=options.name, envvar="RETINUE_AGENT_ID")
+    data_dir: Path = setting(
+        type=_DIRECTORY, default=_DATA_DIRECTORY, help="Directory of the agent's identity and its records of kernels."
+    )
+    scratch_dir: Path | None = setting(type=_DIRECTORY, help="For the files of kernels.  [default: DATA_DIR/scratch]")
+    manager: tuple[str, ...] = declared(_manager)
+    join_token: str | None = setting(metavar="FILE|TOKEN", help="For the first start; a file that holds it, or it.")
+    ca_fingerprint: str | None = setting(metavar="HEX", help="SHA-256 of the manager's CA, for the first start.")
+    listen: str = setting(default="0.0.0.0:7443", metavar="HOST:PORT")
+    direct_listen: str = setting(
+        default="",
+        metavar="HOST:PORT|none",
+        help="Where SSH connections of clients come directly.  [default: the host of --listen, any free port]",
+    )
+    advertise: str = setting(default="", metavar="HOST:PORT", help="Where the manager dials this agent.")
+    underlay_address: str = setting(default="", help="Address for other nodes.  [default: found out]")
+    underlay_mtu: int | None = setting(
+        type=click.IntRange(646, 65535),
+        metavar="BYTES",
+        help="Largest packets between nodes, where that is less than the interface says.  [default: as it says]",
+    )
+    slots: dict[str, int] = setting(
+        default="", callback=_slots, help="In place of what is found, as cpu=4,mem=8g,disk=100g."
+    )
+    reserve: dict[str, int] = setting(
+        default="", callback=_slots, help="Not to be given to kernels, as mem=1g.  [default: a tenth of the disk]"
+    )
+    show: tuple[Path, ...] = setting(
+        multiple=True,
+        type=click.Path(path_type=Path),
+        help="Path of the node that kernels without an image see beside programs and libraries.",
+    )
+    hide: tuple[Path, ...] = setting(
+        multiple=True, type=click.Path(path_type=Path), help="Path that no kernel sees, nor as a mount."
+    )
+    uid: int = setting(
+        type=click.IntRange(1), default=60_000, help="Owner of files in mounts whose root names no other."
+    )
+    uid_range: UserRange = setting(
+        callback=_uid_range,
+        default="70000-79999",
+        metavar="FIRST-LAST",
+        help="Users of kernels, one for each that runs; agents of one machine need ranges of their own.",
+    )
+    gid: int = setting(type=click.IntRange(1), default=60_000, help="Group of kernels and of these files.")
+    tasks: int = setting(type=click.IntRange(16), default=4096, help="Per kernel.")
+    work_size: int = setting(
+        type=click.IntRange(0),
+        default=0,
+        help="Bytes on the disk of a kernel without the slot disk.  [default: a tenth of the file system]",
+    )
+    work_files: int = setting(
+        type=click.IntRange(0),
+        default=0,
+        help="Files a kernel may have in its work directory.  [default: one for each 8 KiB of its slot disk]",
+    )
+    output_limit: int = setting(type=click.IntRange(1 << 16), default=64 << 20)
+    name_server: tuple[str, ...] = setting(
+        multiple=True, metavar="ADDRESS", help="For kernels with egress.  [default: those of /etc/resolv.conf]"
+    )
+    egress_allow: tuple[str, ...] = setting(
+        multiple=True,
+        metavar="CIDR",
+        help="A network that kernels may reach although it is the node's own, or its addresses are not public.",
+    )
+    docker_host: str = setting(
+        default="",
+        metavar="unix://PATH",
+        envvar=["RETINUE_AGENT_DOCKER_HOST", "DOCKER_HOST"],
+        help="Engine for kernels with an image.  [default: the usual one, if it answers]",
+    )
+    containers: str = setting(
+        type=click.Choice(("docker", "kubernetes")), default="docker", help="What runs kernels with an image."
+    )
+    kube_config: Path | None = setting(
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="Access to the cluster, as kubectl has it.  [default: that of the pod that the agent runs in]",
+    )
+    kube_node: str = setting(default="", metavar="NAME", help="Name of this node in the cluster.")
+    kube_namespace: str = setting(
+        default="retinue-kernels", metavar="NAME", help="Where kernels are pods, and nothing else is."
+    )
+    kube_priority_class: str = setting(default="", metavar="NAME", help="Priority class of pods of kernels.")
+    kube_pull_secret: tuple[str, ...] = setting(
+        multiple=True, metavar="NAME", help="A secret that images are fetched with."
+    )
+    kube_runtime: Path | None = setting(
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="SOCKET",
+        help="The node's container runtime (CRI), asked for the users and labels of images.",
+    )
+    # Not for operators: the only use is to measure what is around kernels, or to test it.
+    null_kernels: bool = setting(is_flag=True, hidden=True, help="Kernels do nothing: for tests and benches.")
+    registry_config: Path | None = setting(
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="Credentials for image registries, in the format of Docker's config.json.",
+    )
+    unused_image_days: int = setting(
+        type=click.IntRange(0),
+        default=3,
+        help="Remove images that the agent fetched and no kernel used for so many days, while little of the engine's disk is free; 0: never.",
+    )
+    image_free_percent: int = setting(
+        type=click.IntRange(0, 100),
+        default=20,
+        help="The part of the engine's disk that unused images are removed to keep free.",
+    )
+    registry_allow: tuple[str, ...] = setting(
+        multiple=True,
+        metavar="CIDR",
+        help="A network that image registries may be in although it is this node's own, link-local, or the fleet's.",
+    )
+    builds: bool = setting(
+        "--build/--no-build",
+        default=True,
+        help="Build what kernels need and is not there yet, in the background (see `build`).",
+    )
+    development: bool = setting("--dev", is_flag=True, hidden=True, help="Development mode, for --failpoints.")
+    failpoints: Path | None = declared(options.failpoints)
+    metrics: str = declared(options.metrics)
 
 
 @main.command(context_settings={"auto_envvar_prefix": "RETINUE_AGENT"})
-@_options
-def run(log_format: str, log_level: str, **values: Any) -> None:
+@config_file.option("RETINUE_AGENT_CONFIG")
+@bound(_Options)
+@logs.options
+def run(given: _Options, log_format: str, log_level: str) -> None:
     """Runs the agent until it is stopped; kernels run on then."""
     import grpc.aio  # noqa: PLC0415  # takes long to import, and `--help` does not need it
 
@@ -258,7 +197,7 @@ def run(log_format: str, log_level: str, **values: Any) -> None:
 
     logs.configure_logging(log_format, log_level)
     logs.log_start("retinue-agent", "grpcio")
-    settings = _settings(**values)
+    settings = _settings(given)
     try:
         failpoints.switch_on(settings.failpoints)
         memory.prepare()
@@ -351,102 +290,67 @@ def _config() -> None:
 
 
 @_config.command("check", cls=config_file.CheckCommand, context_settings={"auto_envvar_prefix": "RETINUE_AGENT"})
-@_options
+@config_file.option("RETINUE_AGENT_CONFIG")
+@bound(_Options)
+@logs.options
 @click.pass_context
-def _check_config(context: click.Context, /, log_format: str, log_level: str, **values: Any) -> None:
+def _check_config(context: click.Context, /, given: _Options, log_format: str, log_level: str) -> None:
     """Prints what `run` would be given by a file and variables, and from where;
     ends with 1 or 2 if it would refuse it.
     """
-    _settings(**values)
+    _settings(given)
     config_file.check(context)
 
 
-def _settings(  # noqa: PLR0917  # one per option
-    agent_id: str,
-    data_dir: Path,
-    scratch_dir: Path | None,
-    manager: tuple[str, ...],
-    join_token: str | None,
-    ca_fingerprint: str | None,
-    listen: str,
-    direct_listen: str,
-    advertise: str,
-    underlay_address: str,
-    underlay_mtu: int | None,
-    slots: dict[str, int],
-    reserve: dict[str, int],
-    hide: tuple[Path, ...],
-    show: tuple[Path, ...],
-    uid: int,
-    uid_range: UserRange,
-    gid: int,
-    tasks: int,
-    output_limit: int,
-    work_size: int,
-    work_files: int,
-    docker_host: str,
-    containers: str,
-    kube_config: Path | None,
-    kube_node: str,
-    kube_namespace: str,
-    kube_priority_class: str,
-    kube_pull_secret: tuple[str, ...],
-    kube_runtime: Path | None,
-    null_kernels: bool,
-    registry_config: Path | None,
-    unused_image_days: int,
-    image_free_percent: int,
-    name_server: tuple[str, ...],
-    egress_allow: tuple[str, ...],
-    registry_allow: tuple[str, ...],
-    builds: bool,
-    development: bool,
-    failpoints: Path | None,
-    metrics: str,
-) -> Settings:
+def _settings(given: _Options) -> Settings:
     """Returns the settings that options mean. Raises ClickException."""
     from retinue.agent.docker.core.image_removal import RemovalPolicy  # noqa: PLC0415  # kept out of `--help`
     from retinue.agent.settings import KubernetesSettings, Settings, check  # noqa: PLC0415
 
-    options.check_failpoints(failpoints, development=development)
+    options.check_failpoints(given.failpoints, development=given.development)
     settings = Settings(
-        agent_id=agent_id,
-        state_dir=data_dir,
-        scratch_dir=scratch_dir or data_dir / "scratch",
-        managers=manager,
-        listen=listen,
-        direct_listen=direct_listen,
-        join_token=options.secret(join_token),
-        ca_fingerprint=ca_fingerprint or "",
-        advertise=advertise,
-        underlay_address=underlay_address,
-        underlay_mtu=underlay_mtu or 0,
-        slots=slots,
-        reserve=reserve,
-        hidden=hide,
-        shown=show,
-        uid=uid,
-        users=uid_range,
-        gid=gid,
-        tasks=tasks,
-        output_limit=output_limit,
-        work_size=work_size,
-        work_files=work_files,
-        docker_host=docker_host,
+        agent_id=given.agent_id,
+        state_dir=given.data_dir,
+        scratch_dir=given.scratch_dir or given.data_dir / "scratch",
+        managers=given.manager,
+        listen=given.listen,
+        direct_listen=given.direct_listen,
+        join_token=options.secret(given.join_token),
+        ca_fingerprint=given.ca_fingerprint or "",
+        advertise=given.advertise,
+        underlay_address=given.underlay_address,
+        underlay_mtu=given.underlay_mtu or 0,
+        slots=given.slots,
+        reserve=given.reserve,
+        hidden=given.hide,
+        shown=given.show,
+        uid=given.uid,
+        users=given.uid_range,
+        gid=given.gid,
+        tasks=given.tasks,
+        output_limit=given.output_limit,
+        work_size=given.work_size,
+        work_files=given.work_files,
+        docker_host=given.docker_host,
         kubernetes=KubernetesSettings(
-            kube_node, kube_namespace, kube_config, kube_priority_class, kube_pull_secret, kube_runtime
+            given.kube_node,
+            given.kube_namespace,
+            given.kube_config,
+            given.kube_priority_class,
+            given.kube_pull_secret,
+            given.kube_runtime,
         )
-        if containers == "kubernetes"
+        if given.containers == "kubernetes"
         else None,
-        null_kernels=null_kernels,
-        registry_config=registry_config,
-        image_removal=RemovalPolicy(unused_image_days, image_free_percent),
-        name_servers=name_server,
-        egress_allow=egress_allow,
-        registry_allow=registry_allow,
-        builds=builds,
-        failpoints=failpoints,
-        metrics=metrics,
+        null_kernels=given.null_kernels,
+        registry_config=given.registry_config,
+        image_removal=RemovalPolicy(given.unused_image_days, given.image_free_percent),
+        name_servers=given.name_server,
+        egress_allow=given.egress_allow,
+        registry_allow=given.registry_allow,
+        builds=given.builds,
+        failpoints=given.failpoints,
+        metrics=given.metrics,
     )
     try:
         check(settings)

@@ -9,8 +9,9 @@ import asyncio
 import ipaddress
 import re
 import signal
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import click
@@ -23,6 +24,7 @@ from retinue.manager.gateway.core.rules import parse_domain
 from retinue.manager.gateway.settings import GatewaySettings
 from retinue.manager.health import health
 from retinue.rpc import config_file, descriptors, failpoints, logs, memory
+from retinue.rpc.bound_options import bound, declared, setting
 from retinue.rpc.core.names import NAME_RULE, is_name
 from retinue.rpc.options import check_failpoints, daemon, networks
 from retinue.rpc.options import failpoints as failpoints_option
@@ -30,8 +32,6 @@ from retinue.rpc.options import metrics as metrics_option
 from retinue.rpc.service_manager import notify_ready
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from retinue.manager.settings import Settings
 
 _TIMERS = Timers()
@@ -48,184 +48,119 @@ main.add_command(health)
 main.add_command(admin)
 
 
-def _serve_options(command: Callable[..., None]) -> Callable[..., None]:
-    for option in reversed(
-        (
-            options.config,
-            options.data_directory,
-            options.database_url,
-            options.listen,
-            click.option(
-                "--ca-seal-key-file",
-                default=None,
-                type=click.Path(path_type=Path, dir_okay=False),
-                help="Key that the certificate authority is sealed with in the database, for further managers to take it from there.",
-            ),
-            click.option(
-                "--agent-listen",
-                default=options.DEFAULT_AGENT_LISTEN,
-                show_default=True,
-                metavar="HOST:PORT[,HOST:PORT…]",
-                help="Port for agents.",
-            ),
-            click.option(
-                "--direct-listen",
-                default="",
-                metavar="HOST:PORT|none",
-                help="Where SSH connections to sessions come whose clients do not reach the node.  [default: the host of --listen, any free port]",
-            ),
-            click.option(
-                "--advertise",
-                default="",
-                metavar="HOST[,HOST…]",
-                help="Names and addresses under which this manager is reached.",
-            ),
-            click.option(
-                "--dev",
-                "development",
-                envvar="RETINUE_MANAGER_DEV",
-                is_flag=True,
-                help="Make accounts and tokens: DIR/dev.json.",
-            ),
-            click.option("--heartbeat", default=_TIMERS.heartbeat, show_default=True, help="Seconds."),
-            click.option(
-                "--suspect-after",
-                default=_TIMERS.suspect_after,
-                show_default=True,
-                help="Seconds of silence.",
-            ),
-            click.option(
-                "--lost-after",
-                default=_TIMERS.lost_after,
-                show_default=True,
-                help="Seconds of silence.",
-            ),
-            click.option(
-                "--webhook-allow",
-                default="",
-                metavar="CIDR[,CIDR…]",
-                help="Addresses besides the public internet that webhooks may go to.",
-            ),
-            click.option(
-                "--webhook-deny",
-                default="",
-                metavar="CIDR[,CIDR…]",
-                help="Addresses that webhooks may not go to, whatever is allowed.",
-            ),
-            click.option(
-                "--session-subnets",
-                default="10.128.0.0/9",
-                show_default=True,
-                metavar="CIDR",
-                help="Private addresses of cluster sessions: a network that kernels reach nothing else in. "
-                "A session leaves out the networks of --egress-allow and the name servers of its agents.",
-            ),
-            click.option(
-                "--vxlan-port",
-                default=4789,
-                show_default=True,
-                type=click.IntRange(1, 65535),
-                help="UDP port between nodes of cluster sessions, for nodes where another program has the usual one. "
-                "Networks that there are keep theirs.",
-            ),
-            click.option(
-                "--keep-sessions",
-                default=options.DEFAULT_KEPT_DAYS,
-                show_default=True,
-                type=click.IntRange(0, 36_500),
-                metavar="DAYS",
-                help="Days after which sessions that ended are removed, with their output; 0: never.",
-            ),
-            click.option(
-                "--keep-audit",
-                default=options.DEFAULT_AUDIT_DAYS,
-                show_default=True,
-                type=click.IntRange(0, 36_500),
-                metavar="DAYS",
-                help="Days after which audit records are removed; 0: never. Of each category at most 250,000 are kept.",
-            ),
-            click.option(
-                "--max-pending-sessions",
-                default=DEFAULT_MAX_PENDING,
-                show_default=True,
-                type=click.IntRange(0),
-                help="How many sessions of a user may wait, unless a quota of the user says so.",
-            ),
-            click.option(
-                "--max-strangers",
-                default=options.DEFAULT_MAX_STRANGERS,
-                show_default=True,
-                type=click.IntRange(1, 65_535),
-                help="Connections of an address, or of an IPv6 network of 64 bits, whose callers have not authenticated; "
-                "beyond it, the oldest of them are ended. All addresses may have four times as many.",
-            ),
-            click.option(
-                "--endpoint-domain",
-                default="localhost",
-                show_default=True,
-                metavar="DOMAIN",
-                help="Domain of the host names of endpoints; it leads to the routers.",
-            ),
-            click.option(
-                "--prometheus-url",
-                envvar="RETINUE_MANAGER_PROMETHEUS_URL",
-                default="",
-                metavar="URL",
-                help="Prometheus server that endpoints may scale by queries of; a user who may make an endpoint may ask any query.",
-            ),
-            click.option(
-                "--http-listen",
-                default="",
-                metavar="HOST:PORT",
-                help="Port for browsers; without it there is no HTTP to ports of sessions.",
-            ),
-            click.option(
-                "--http-domain",
-                default="localhost",
-                show_default=True,
-                metavar="NAME[:PORT]",
-                help="Domain whose hosts, *.NAME, lead to that port; PORT is the one that browsers see, if it is another.",
-            ),
-            click.option(
-                "--http-certificate",
-                default=None,
-                type=click.Path(path_type=Path, dir_okay=False),
-                help="Certificate for *.NAME with its chain, PEM; by default the manager's own authority issues one.",
-            ),
-            click.option(
-                "--http-key",
-                default=None,
-                type=click.Path(path_type=Path, dir_okay=False),
-                help="Key of that certificate, PEM.",
-            ),
-            click.option(
-                "--http-direct/--no-http-direct",
-                default=True,
-                show_default=True,
-                help="Whether browsers' bytes go to nodes unencrypted, past manager and agent, where that is possible.",
-            ),
-            click.option(
-                "--console/--no-console",
-                default=True,
-                show_default=True,
-                help="Whether there is a web console at that port, at console.NAME.",
-            ),
-            failpoints_option,
-            metrics_option,
-            logs.options,
-        )
-    ):
-        command = option(command)
-    return command
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Options:
+    """What the command is given."""
+
+    data_dir: Path = declared(options.data_directory)
+    database_url: str = declared(options.database_url)
+    listen: str = declared(options.listen)
+    ca_seal_key_file: Path | None = setting(
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="Key that the certificate authority is sealed with in the database, for further managers to take it from there.",
+    )
+    agent_listen: str = setting(
+        default=options.DEFAULT_AGENT_LISTEN, metavar="HOST:PORT[,HOST:PORT…]", help="Port for agents."
+    )
+    direct_listen: str = setting(
+        default="",
+        metavar="HOST:PORT|none",
+        help="Where SSH connections to sessions come whose clients do not reach the node.  [default: the host of --listen, any free port]",
+    )
+    advertise: str = setting(
+        default="", metavar="HOST[,HOST…]", help="Names and addresses under which this manager is reached."
+    )
+    development: bool = setting(
+        "--dev", envvar="RETINUE_MANAGER_DEV", is_flag=True, help="Make accounts and tokens: DIR/dev.json."
+    )
+    heartbeat: float = setting(default=_TIMERS.heartbeat, help="Seconds.")
+    suspect_after: float = setting(default=_TIMERS.suspect_after, help="Seconds of silence.")
+    lost_after: float = setting(default=_TIMERS.lost_after, help="Seconds of silence.")
+    webhook_allow: str = setting(
+        default="", metavar="CIDR[,CIDR…]", help="Addresses besides the public internet that webhooks may go to."
+    )
+    webhook_deny: str = setting(
+        default="", metavar="CIDR[,CIDR…]", help="Addresses that webhooks may not go to, whatever is allowed."
+    )
+    session_subnets: str = setting(
+        default="10.128.0.0/9",
+        metavar="CIDR",
+        help="Private addresses of cluster sessions: a network that kernels reach nothing else in. "
+        "A session leaves out the networks of --egress-allow and the name servers of its agents.",
+    )
+    vxlan_port: int = setting(
+        default=4789,
+        type=click.IntRange(1, 65535),
+        help="UDP port between nodes of cluster sessions, for nodes where another program has the usual one. Networks that there are keep theirs.",
+    )
+    keep_sessions: int = setting(
+        default=options.DEFAULT_KEPT_DAYS,
+        type=click.IntRange(0, 36_500),
+        metavar="DAYS",
+        help="Days after which sessions that ended are removed, with their output; 0: never.",
+    )
+    keep_audit: int = setting(
+        default=options.DEFAULT_AUDIT_DAYS,
+        type=click.IntRange(0, 36_500),
+        metavar="DAYS",
+        help="Days after which audit records are removed; 0: never. Of each category at most 250,000 are kept.",
+    )
+    max_pending_sessions: int = setting(
+        default=DEFAULT_MAX_PENDING,
+        type=click.IntRange(0),
+        help="How many sessions of a user may wait, unless a quota of the user says so.",
+    )
+    max_strangers: int = setting(
+        default=options.DEFAULT_MAX_STRANGERS,
+        type=click.IntRange(1, 65535),
+        help="Connections of an address, or of an IPv6 network of 64 bits, whose callers have not authenticated; "
+        "beyond it, the oldest of them are ended. All addresses may have four times as many.",
+    )
+    endpoint_domain: str = setting(
+        default="localhost", metavar="DOMAIN", help="Domain of the host names of endpoints; it leads to the routers."
+    )
+    prometheus_url: str = setting(
+        envvar="RETINUE_MANAGER_PROMETHEUS_URL",
+        default="",
+        metavar="URL",
+        help="Prometheus server that endpoints may scale by queries of; a user who may make an endpoint may ask any query.",
+    )
+    http_listen: str = setting(
+        default="", metavar="HOST:PORT", help="Port for browsers; without it there is no HTTP to ports of sessions."
+    )
+    http_domain: str = setting(
+        default="localhost",
+        metavar="NAME[:PORT]",
+        help="Domain whose hosts, *.NAME, lead to that port; PORT is the one that browsers see, if it is another.",
+    )
+    http_certificate: Path | None = setting(
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="Certificate for *.NAME with its chain, PEM; by default the manager's own authority issues one.",
+    )
+    http_key: Path | None = setting(
+        type=click.Path(path_type=Path, dir_okay=False), help="Key of that certificate, PEM."
+    )
+    http_direct: bool = setting(
+        "--http-direct/--no-http-direct",
+        default=True,
+        help="Whether browsers' bytes go to nodes unencrypted, past manager and agent, where that is possible.",
+    )
+    console: bool = setting(
+        "--console/--no-console", default=True, help="Whether there is a web console at that port, at console.NAME."
+    )
+    failpoints: Path | None = declared(failpoints_option)
+    metrics: str = declared(metrics_option)
 
 
 @main.command("serve", context_settings={"auto_envvar_prefix": options.ENVIRONMENT_PREFIX})
-@_serve_options
-def _serve(log_format: str, log_level: str, **values: Any) -> None:
+@options.config
+@bound(_Options)
+@logs.options
+def _serve(given: _Options, log_format: str, log_level: str) -> None:
     """Serve until SIGTERM or SIGINT."""
     logs.configure_logging(log_format, log_level)
     logs.log_start("retinue-manager", "grpcio", "psycopg")
-    settings = _settings(**values)
+    settings = _settings(given)
     from retinue.manager.administration import EXPECTED  # noqa: PLC0415  # takes long, and `--help` does not need it
 
     descriptors.raise_limit()
@@ -245,7 +180,9 @@ def _config() -> None:
 @_config.command(
     "check", cls=config_file.CheckCommand, context_settings={"auto_envvar_prefix": options.ENVIRONMENT_PREFIX}
 )
-@_serve_options
+@options.config
+@bound(_Options)
+@logs.options
 @click.option(
     "--connect",
     is_flag=True,
@@ -254,11 +191,11 @@ def _config() -> None:
     help="Say what a start would find in the database, too; nothing is changed.",
 )
 @click.pass_context
-def _check_config(context: click.Context, /, log_format: str, log_level: str, **values: Any) -> None:
+def _check_config(context: click.Context, /, given: _Options, log_format: str, log_level: str) -> None:
     """Print what `serve` would be given by a file and variables, and from where;
     end with 1 or 2 if it would refuse it. The output is a file in TOML, but that secrets are hidden.
     """
-    settings = _settings(**values)
+    settings = _settings(given)
     config_file.check(context)
     if context.meta[_CONNECT]:
         from retinue.manager import administration  # noqa: PLC0415
@@ -272,71 +209,48 @@ def _check_config(context: click.Context, /, log_format: str, log_level: str, **
         raise click.ClickException(str(error)) from error
 
 
-def _settings(  # noqa: PLR0917  # called by the parser, by name
-    data_dir: Path,
-    database_url: str,
-    listen: str,
-    ca_seal_key_file: Path | None,
-    agent_listen: str,
-    direct_listen: str,
-    advertise: str,
-    development: bool,
-    heartbeat: float,
-    suspect_after: float,
-    lost_after: float,
-    webhook_allow: str,
-    webhook_deny: str,
-    session_subnets: str,
-    vxlan_port: int,
-    keep_sessions: int,
-    keep_audit: int,
-    max_pending_sessions: int,
-    max_strangers: int,
-    endpoint_domain: str,
-    prometheus_url: str,
-    http_listen: str,
-    http_domain: str,
-    http_certificate: Path | None,
-    http_key: Path | None,
-    http_direct: bool,
-    console: bool,  # called by the parser, by name
-    failpoints: Path | None,
-    metrics: str,
-) -> Settings:
+def _settings(given: _Options) -> Settings:
     """Returns the settings that options mean. Raises UsageError."""
     from retinue.manager.settings import Settings  # noqa: PLC0415  # kept out of `--help`
     from retinue.rpc.core.addresses import AddressPolicy  # noqa: PLC0415
 
-    if not 0 < heartbeat < suspect_after < lost_after:
+    if not 0 < given.heartbeat < given.suspect_after < given.lost_after:
         raise click.UsageError("heartbeat, suspect-after and lost-after must be positive and grow in this order")
-    check_failpoints(failpoints, development=development)
-    _ports("--listen", listen)
-    if len(_ports("--agent-listen", agent_listen)) > 1:
+    check_failpoints(given.failpoints, development=given.development)
+    _ports("--listen", given.listen)
+    if len(_ports("--agent-listen", given.agent_listen)) > 1:
         raise click.UsageError("--agent-listen: the port must be the same at all addresses: agents are told one")
     return Settings(
-        data_directory=data_dir,
-        listen=listen,
-        agent_listen=agent_listen,
-        direct_listen=direct_listen,
-        advertise=tuple(host.strip() for host in advertise.split(",") if host.strip()),
-        database_url=database_url,
-        ca_seal_key_file=ca_seal_key_file,
-        development=development,
-        timers=Timers(heartbeat, suspect_after, lost_after),
+        data_directory=given.data_dir,
+        listen=given.listen,
+        agent_listen=given.agent_listen,
+        direct_listen=given.direct_listen,
+        advertise=tuple(host.strip() for host in given.advertise.split(",") if host.strip()),
+        database_url=given.database_url,
+        ca_seal_key_file=given.ca_seal_key_file,
+        development=given.development,
+        timers=Timers(given.heartbeat, given.suspect_after, given.lost_after),
         webhook_addresses=AddressPolicy(
-            networks("--webhook-allow", webhook_allow), networks("--webhook-deny", webhook_deny)
+            networks("--webhook-allow", given.webhook_allow), networks("--webhook-deny", given.webhook_deny)
         ),
-        session_subnets=_pool(session_subnets),
-        vxlan_port=vxlan_port,
-        keep_sessions_days=keep_sessions,
-        keep_audit_days=keep_audit,
-        max_pending_sessions=max_pending_sessions,
-        max_strangers=max_strangers,
-        endpoint_domain=_domain(endpoint_domain),
-        prometheus_url=_server_url(prometheus_url),
-        gateway=_gateway(http_listen, http_domain, http_certificate, http_key, direct=http_direct, console=console),
-        failpoints=failpoints,
-        metrics=metrics,
+        session_subnets=_pool(given.session_subnets),
+        vxlan_port=given.vxlan_port,
+        keep_sessions_days=given.keep_sessions,
+        keep_audit_days=given.keep_audit,
+        max_pending_sessions=given.max_pending_sessions,
+        max_strangers=given.max_strangers,
+        endpoint_domain=_domain(given.endpoint_domain),
+        prometheus_url=_server_url(given.prometheus_url),
+        gateway=_gateway(
+            given.http_listen,
+            given.http_domain,
+            given.http_certificate,
+            given.http_key,
+            direct=given.http_direct,
+            console=given.console,
+        ),
+        failpoints=given.failpoints,
+        metrics=given.metrics,
     )
 
 

