@@ -7,10 +7,10 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from retinue.rpc.core.reasons import AgentConditionType
-
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from retinue.rpc.core.reasons import AgentConditionType
 
 MAX_CONDITIONS = 32
 MAX_MESSAGE = 1024

@@ -52,7 +52,6 @@ from retinue.agent.runtime.disk_use import find_disk
 from retinue.agent.runtime.null import NullRuntime
 from retinue.agent.runtime.options import RuntimeOptions, Shared
 from retinue.agent.runtimes import Runtimes
-from retinue.agent.settings import Settings
 from retinue.agent.state.damaged import DIRECTORY, DamagedFiles, report_damage
 from retinue.agent.state.disk import Disk
 from retinue.agent.state.exclusive import lock
@@ -81,6 +80,7 @@ if TYPE_CHECKING:
     from retinue.agent.resources.discovery import Node
     from retinue.agent.resources.sampler import GpuReader, Reader
     from retinue.agent.runtime.contract import OptionalRuntime, Runtime
+    from retinue.agent.settings import Settings
 
 _log = logging.getLogger(__name__)
 

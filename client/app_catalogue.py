@@ -4,7 +4,6 @@ service port. Their images or nodes have to have them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,7 @@ from retinue.manager.v1 import session_pb2
 from retinue.types.v1 import port_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 _HTTP, _LOCALHOST = "http", "localhost"
 

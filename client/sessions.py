@@ -32,7 +32,6 @@ from retinue.manager.v1 import (
     session_service_pb2_grpc,
 )
 from retinue.manager.v1.journal_position_pb2 import JournalPosition
-from retinue.types.v1 import app_pb2
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from retinue.client.kernel.files import Files
     from retinue.client.kernel.port import PortConnection
     from retinue.client.words import SessionResult, SessionState, Span
+    from retinue.types.v1 import app_pb2
 
 MAX_AT_ONCE = 10_000
 """Sessions that one request may name."""

@@ -7,16 +7,19 @@ import contextlib
 import hashlib
 import itertools
 import logging
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 from envoy.service.discovery.v3 import ads_pb2_grpc, discovery_pb2
-from google.protobuf.any_pb2 import Any as AnyMessage
-from google.protobuf.message import Message
 
 from retinue.proxy.core.fields import pack
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+
+    from google.protobuf.any_pb2 import Any as AnyMessage
+    from google.protobuf.message import Message
 
 _log = logging.getLogger(__name__)
 

@@ -6,15 +6,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from retinue.router.core.table import Table
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from retinue.router.core.table import Table
 
 _log = logging.getLogger(__name__)
 

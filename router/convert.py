@@ -5,13 +5,16 @@ from __future__ import annotations
 import ipaddress
 import math
 import re
-
-from google.protobuf.duration_pb2 import Duration
+from typing import TYPE_CHECKING
 
 from retinue.router.core.table import Access, Algorithm, Common, Cors, Endpoint, Picker, Replica, Revision, Routing
 from retinue.router.v1 import router_service_pb2 as pb
 from retinue.rpc import times
-from retinue.types.v1 import cors_pb2
+
+if TYPE_CHECKING:
+    from google.protobuf.duration_pb2 import Duration
+
+    from retinue.types.v1 import cors_pb2
 
 _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _HOST = re.compile(r"(?:\*\.)?[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")

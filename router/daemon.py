@@ -9,9 +9,9 @@ import logging
 import os
 import random
 import signal
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import grpc.aio
 
@@ -37,6 +37,9 @@ from retinue.rpc.metrics import CERTIFICATE_ENDS, end_of, serving_metrics
 from retinue.rpc.service_manager import notify_ready
 from retinue.rpc.sockets import listen_error
 from retinue.rpc.version import software_version
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 _log = logging.getLogger(__name__)
 

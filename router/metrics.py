@@ -5,16 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from prometheus_client import REGISTRY
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from retinue.router.core.table import Endpoint
-from retinue.router.serving import Serving
 from retinue.router.statistics import (
     ANSWERS_PATH,
     LATENCY_PATH,
@@ -24,6 +20,14 @@ from retinue.router.statistics import (
     parse_latencies,
 )
 from retinue.router.traffic import read_counts
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+
+    from prometheus_client.metrics_core import Metric
+
+    from retinue.router.core.table import Endpoint
+    from retinue.router.serving import Serving
 
 _log = logging.getLogger(__name__)
 

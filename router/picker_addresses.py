@@ -5,11 +5,14 @@ the router's policy permits become known to the engine, which looks nothing up i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from retinue.rpc.core.addresses import AddressPolicy, is_address
 from retinue.rpc.lookups import look_up
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
 _PAUSE_SECONDS = 10.0
 

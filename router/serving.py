@@ -6,9 +6,8 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import grpc.aio
 from envoy.service.auth.v3 import external_auth_pb2_grpc
@@ -28,6 +27,10 @@ from retinue.router.updater import Updater
 from retinue.rpc.core.addresses import PUBLIC_ONLY, AddressPolicy
 from retinue.rpc.descriptors import soft_limit
 from retinue.rpc.retrying import Retrying
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping
+    from pathlib import Path
 
 _log = logging.getLogger(__name__)
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from retinue.router.core.names import cluster_name, parse_cluster_name
-from retinue.router.core.table import Endpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from retinue.router.core.table import Endpoint
 
 STATS_PATH = (
     "/stats?histogram_buckets=cumulative&filter="

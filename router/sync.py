@@ -7,16 +7,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
-import grpc.aio
 from prometheus_client import Gauge
 
 from retinue.router.convert import TableError
-from retinue.router.serving import Serving
-from retinue.router.tables import Tables
 from retinue.router.v1 import router_service_pb2 as pb
 from retinue.router.v1 import router_service_pb2_grpc
 from retinue.rpc import times
@@ -26,6 +22,14 @@ from retinue.rpc.core.terms import StaleIncarnationError, StaleTermError
 from retinue.rpc.enrollment.peers import is_manager
 from retinue.rpc.errors import grpc_code, status_of
 from retinue.rpc.retrying import Retrying
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+
+    import grpc.aio
+
+    from retinue.router.serving import Serving
+    from retinue.router.tables import Tables
 
 _log = logging.getLogger(__name__)
 

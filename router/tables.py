@@ -6,9 +6,8 @@ import asyncio
 import hashlib
 import json
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
 
@@ -18,6 +17,10 @@ from retinue.router.core.table import Common, Endpoint, Table
 from retinue.router.v1 import router_service_pb2 as pb
 from retinue.rpc.core.terms import TermHistory
 from retinue.rpc.files import replace_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 _log = logging.getLogger(__name__)
 

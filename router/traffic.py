@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from retinue.router.serving import Serving
+from typing import TYPE_CHECKING
+
 from retinue.router.statistics import (
     STATS_PATH,
     ReplicaCounts,
@@ -13,6 +14,9 @@ from retinue.router.statistics import (
 )
 from retinue.router.v1 import router_service_pb2 as pb
 from retinue.rpc.times import duration
+
+if TYPE_CHECKING:
+    from retinue.router.serving import Serving
 
 
 async def read_counts(serving: Serving) -> dict[tuple[str, int], RevisionCounts]:

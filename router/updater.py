@@ -10,14 +10,16 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-
-from envoy.config.route.v3.route_components_pb2 import VirtualHost
-from google.protobuf.message import Message
+from typing import TYPE_CHECKING
 
 from retinue.proxy.ads import ASSIGNMENTS, CLUSTERS, ROUTES, AdsServer, RefusedError
 from retinue.proxy.core.fields import route_configuration
 from retinue.router.core import names
 from retinue.router.core.resources import NOTHING, EndpointResources, merged
+
+if TYPE_CHECKING:
+    from envoy.config.route.v3.route_components_pb2 import VirtualHost
+    from google.protobuf.message import Message
 
 _log = logging.getLogger(__name__)
 

@@ -24,10 +24,10 @@ import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from types import FrameType
 
 _log = logging.getLogger(__name__)

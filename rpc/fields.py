@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
-from google.protobuf.message import Message
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from google.protobuf.descriptor import Descriptor, FieldDescriptor
+    from google.protobuf.message import Message
 
 Path: TypeAlias = tuple[str, ...]
 # Messages that are single values to their writers.

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import Gauge
 
 from retinue.rpc.cancellation import UnrequestedCancellationError, cancellable
 from retinue.rpc.core.retries import Retries, after_failure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
 
 KEEP_SECONDS, SOUND_SECONDS = 1.0, 60.0
 """The pause before a part that has ended is run again, and after how long a run it is sound."""

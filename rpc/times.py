@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import datetime as dt
+from typing import TYPE_CHECKING
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
+
+if TYPE_CHECKING:
+    import datetime as dt
 
 
 def timestamp(value: dt.datetime | None) -> Timestamp | None:

@@ -17,7 +17,6 @@ from retinue.agent.inside import service_log
 from retinue.agent.inside.exec_session import Attachment, AttachmentLostError
 from retinue.agent.kernel.core.frames import Start
 from retinue.agent.network.sockets import LOOPBACK
-from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.rpc import times
 from retinue.rpc.core.errors import ApiError, Code, ServiceError
 from retinue.rpc.core.reasons import ErrorReason
@@ -26,6 +25,7 @@ from retinue.types.v1 import app_pb2
 if TYPE_CHECKING:
     from retinue.agent.runtime.contract import Runtime
     from retinue.agent.runtime.kernel import Kernel, Program
+    from retinue.agent.v1 import agent_service_pb2 as pb
 
 START_TIMEOUT = 8.0
 """Seconds that it may take to be started."""

@@ -10,7 +10,6 @@ import secrets
 import signal
 import time
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from retinue.agent.attempts import Phase as AttemptPhase
@@ -34,15 +33,16 @@ from retinue.agent.code.runs import Run
 from retinue.agent.errors import KernelRuntimeError, NotRunningError, PausedError
 from retinue.agent.inside.exec_session import Attachment, AttachmentLostError, Exited, Printed
 from retinue.agent.kernel.core.frames import Start
-from retinue.agent.runtime.contract import Runtime
 from retinue.rpc.files import replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     import zmq.asyncio
 
     from retinue.agent.builds import NodeBuilds
+    from retinue.agent.runtime.contract import Runtime
     from retinue.agent.runtime.kernel import Kernel
 
 _log = logging.getLogger(__name__)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import platform
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from retinue.agent.docker.fetched_images import on_host
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+    from pathlib import Path
 
 HANDLERS = "/proc/sys/fs/binfmt_misc"
 """Where Linux shows what it runs by a program, emulators of other machines among them."""

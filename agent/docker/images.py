@@ -9,7 +9,6 @@ import logging
 import threading
 import time
 from dataclasses import dataclass, field
-from signal import Signals
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from retinue.agent.attempts import ImageIdentity, Layer, PullPolicy
@@ -30,6 +29,7 @@ from retinue.rpc.core.reasons import AttemptReason
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping
     from pathlib import Path
+    from signal import Signals
 
     import aiohttp
 

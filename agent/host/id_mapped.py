@@ -19,13 +19,12 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from retinue.agent.attempts import Owner
 from retinue.agent.host import syscalls
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
-    from retinue.agent.attempts import Mount
+    from retinue.agent.attempts import Mount, Owner
 
 LIMIT = 1 << 31
 """Numbers of users and groups of kernels, and of owners, are below this."""

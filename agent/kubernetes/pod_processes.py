@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from retinue.agent.docker.core.container_spec import INSIDE
@@ -16,6 +15,8 @@ from retinue.agent.host.processes import PROC, identify, owner_of
 from retinue.agent.process.entry import Confinement
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from retinue.agent.host.processes import Process
 
 _INIT = f"{INSIDE}/init".encode()

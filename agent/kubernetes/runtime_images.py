@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import dataclass, field
-from signal import Signals
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -27,6 +26,7 @@ from retinue.agent.kernel.core.signals import signal_named
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+    from signal import Signals
 
 NONSENSE = "its configuration cannot be read"
 NO_LAYERS = "it is no image of a container: it has no layers"

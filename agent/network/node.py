@@ -9,7 +9,6 @@ import contextlib
 import ipaddress
 import logging
 import socket
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from retinue.agent.conditions import Conditions
@@ -26,6 +25,7 @@ from retinue.rpc.retrying import Retrying
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
+    from pathlib import Path
 
     from retinue.agent.network.core.observed import Uplink
 

@@ -11,7 +11,6 @@ import re
 import socket
 import subprocess
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from retinue.agent.errors import KernelRuntimeError, NotRunningError
@@ -23,6 +22,7 @@ from retinue.agent.process.bubblewrap import memory_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
 _log = logging.getLogger(__name__)
 

@@ -14,7 +14,6 @@ import os
 import re
 import subprocess
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from retinue.agent.kernel.core.accounts import ACCOUNT
@@ -22,6 +21,7 @@ from retinue.agent.kernel.paths import FILES, PROGRAMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
     from retinue.agent.attempts import Mount, SftpServer
 

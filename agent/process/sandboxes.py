@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 from dataclasses import dataclass, replace
 from pathlib import Path
 from stat import S_ISFIFO
@@ -38,6 +37,7 @@ from retinue.agent.process.sandbox_kernels import STATUS, SandboxKernels, as_sta
 from retinue.agent.runtime.rebuild import BARRIER, waits_at_barrier
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable, Iterable, Iterator
 
     from retinue.agent.attempts import AttemptSpec, Owner

@@ -12,12 +12,13 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from retinue.agent.conditions import Conditions
 from retinue.rpc import failpoints
 from retinue.rpc.core.reasons import AgentConditionType
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from retinue.agent.conditions import Conditions
 
 _log = logging.getLogger(__name__)
 

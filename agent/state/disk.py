@@ -15,12 +15,13 @@ import shutil
 import threading
 from typing import TYPE_CHECKING, TypeVar
 
-from retinue.agent.conditions import Conditions
 from retinue.rpc.core.reasons import AgentConditionReason, AgentConditionType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
+
+    from retinue.agent.conditions import Conditions
 
 _log = logging.getLogger(__name__)
 Result = TypeVar("Result")

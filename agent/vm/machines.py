@@ -13,10 +13,8 @@ import hashlib
 import os
 import shutil
 import socket
-import subprocess
 import time
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from retinue.agent.errors import KernelStartError
@@ -30,7 +28,6 @@ from retinue.agent.kernel.guest_linux import NoLinuxError, find
 from retinue.agent.process.sandbox_kernels import STATUS, SandboxKernels, as_start_errors, on_cores
 from retinue.agent.runtime.bwrap_status import parse_status as parse_monitor_status
 from retinue.agent.runtime.exit_reason import KILLED, ExitEvidence
-from retinue.agent.runtime.rebuild import Found
 from retinue.agent.vm.channels import opened_socket
 from retinue.agent.vm.core.guest_frames import GuestStatus, parse_status
 from retinue.agent.vm.core.machine import (
@@ -47,9 +44,13 @@ from retinue.agent.vm.options import VmOptions
 from retinue.agent.vm.sandbox import Ends, VmSandbox, further_groups, show_mounts, start_qemu
 
 if TYPE_CHECKING:
+    import subprocess
+    from pathlib import Path
+
     from retinue.agent.attempts import AttemptSpec, Owner
     from retinue.agent.conditions import Conditions
     from retinue.agent.kernel.core.accounts import Account
+    from retinue.agent.runtime.rebuild import Found
     from retinue.agent.state.damaged import DamagedFiles
 
 MACHINE_STATUS, CONSOLE = "machine-status", "console"

@@ -27,7 +27,6 @@ from retinue.agent.kernel.guest_linux import find, why_not
 from retinue.agent.network.namespaces import NamespaceOf
 from retinue.agent.process.sandbox_runtime import SandboxRuntime
 from retinue.agent.resources.core.holdings import CUDA
-from retinue.agent.runtime.attempt_records import Record
 from retinue.agent.runtime.attempt_store import BOUND_INTERVAL
 from retinue.agent.runtime.contract import RuntimeStatus
 from retinue.agent.vm import accelerator, channels
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
     from retinue.agent.host.processes import Process
     from retinue.agent.inside.exec_session import ExecStream
     from retinue.agent.kernel.core.signals import Delivery
+    from retinue.agent.runtime.attempt_records import Record
     from retinue.agent.runtime.exit_reason import ExitEvidence
     from retinue.agent.runtime.kernel import Kernel
     from retinue.agent.runtime.options import Shared

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import uuid
 from collections import deque
 from contextlib import aclosing
@@ -34,6 +33,7 @@ from retinue.manager.v1 import kernel_service_pb2 as pb
 from retinue.types.v1 import file_pb2
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import AsyncGenerator, Sequence
 
     from retinue.manager.v1 import kernel_service_pb2_grpc

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from envoy.config.bootstrap.v3.bootstrap_pb2 import Bootstrap
 from envoy.config.core.v3.address_pb2 import Address, CidrRange, Pipe, SocketAddress
 from envoy.config.core.v3.base_pb2 import DataSource, TransportSocket
 from envoy.config.core.v3.config_source_pb2 import AggregatedConfigSource, ApiConfigSource, ApiVersion, ConfigSource
 from envoy.config.core.v3.extension_pb2 import TypedExtensionConfig
-from envoy.config.core.v3.grpc_service_pb2 import GrpcService
 from envoy.config.listener.v3.listener_components_pb2 import Filter
 from envoy.config.overload.v3.overload_pb2 import OverloadManager, ResourceMonitor
-from envoy.config.route.v3.route_components_pb2 import VirtualHost
 from envoy.config.route.v3.route_pb2 import RouteConfiguration
 from envoy.extensions.resource_monitors.downstream_connections.v3.downstream_connections_pb2 import (
     DownstreamConnectionsConfig,
@@ -24,9 +21,15 @@ from envoy.extensions.transport_sockets.tls.v3.tls_pb2 import CommonTlsContext, 
 from envoy.type.matcher.v3.regex_pb2 import RegexMatcher
 from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.duration_pb2 import Duration
-from google.protobuf.message import Message
 from google.protobuf.struct_pb2 import Struct
 from google.protobuf.wrappers_pb2 import BoolValue, UInt32Value
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from envoy.config.core.v3.grpc_service_pb2 import GrpcService
+    from envoy.config.route.v3.route_components_pb2 import VirtualHost
+    from google.protobuf.message import Message
 
 ADS_CLUSTER = "ads"
 ADS = ConfigSource(ads=AggregatedConfigSource(), resource_api_version=ApiVersion.V3)

@@ -6,7 +6,7 @@ were sent. Pure.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from envoy.config.core.v3.base_pb2 import HeaderValue, HeaderValueOption
 from envoy.config.core.v3.protocol_pb2 import Http1ProtocolOptions, Http2ProtocolOptions, HttpProtocolOptions
@@ -16,9 +16,13 @@ from envoy.extensions.filters.network.http_connection_manager.v3.http_connection
 )
 from envoy.extensions.upstreams.http.v3 import http_protocol_options_pb2
 from envoy.type.matcher.v3.string_pb2 import StringMatcher
-from google.protobuf.any_pb2 import Any as AnyMessage
 
 from retinue.proxy.core.fields import FALSE, TRUE, cidr, duration, number, pack, regex
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from google.protobuf.any_pb2 import Any as AnyMessage
 
 # Of a request, and of an answer, all lines together; a proxy of the large clouds before this one passes as much.
 _HEADERS_KIB, _HEADER_LINES = 64, 1000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from envoy.config.cluster.v3.circuit_breaker_pb2 import CircuitBreakers
 from envoy.config.cluster.v3.cluster_pb2 import Cluster, LoadBalancingPolicy
@@ -17,14 +17,18 @@ from envoy.extensions.load_balancing_policies.least_request.v3.least_request_pb2
 from envoy.extensions.load_balancing_policies.maglev.v3.maglev_pb2 import Maglev
 from envoy.extensions.load_balancing_policies.round_robin.v3.round_robin_pb2 import RoundRobin
 from envoy.type.v3.percent_pb2 import Percent
-from google.protobuf.any_pb2 import Any as AnyMessage
-from google.protobuf.message import Message
 
 from retinue.proxy.core import http
 from retinue.proxy.core.fields import ADS, duration, extension, number, socket_address
 from retinue.router.core import names
 from retinue.router.core.picker import picked
 from retinue.router.core.table import Algorithm, Replica, Revision, Routing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from google.protobuf.any_pb2 import Any as AnyMessage
+    from google.protobuf.message import Message
 
 _CONNECT_SECONDS = 1
 # Shorter than servers keep idle connections (gunicorn 2 s, uvicorn 5 s),

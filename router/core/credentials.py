@@ -7,6 +7,7 @@ Programs have use for `Authorization` themselves: where the token is elsewhere, 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from envoy.config.route.v3.route_components_pb2 import HeaderMatcher, QueryParameterMatcher, RouteMatch
 from envoy.extensions.filters.http.jwt_authn.v3.config_pb2 import (
@@ -18,12 +19,14 @@ from envoy.extensions.filters.http.jwt_authn.v3.config_pb2 import (
     PerRouteConfig,
 )
 from envoy.extensions.filters.http.lua.v3.lua_pb2 import Lua, LuaPerRoute
-from envoy.extensions.filters.network.http_connection_manager.v3.http_connection_manager_pb2 import HttpFilter
 from envoy.type.matcher.v3.string_pb2 import StringMatcher
-from google.protobuf.any_pb2 import Any as AnyMessage
 
 from retinue.proxy.core.fields import FALSE, pack, text
 from retinue.router.core import names
+
+if TYPE_CHECKING:
+    from envoy.extensions.filters.network.http_connection_manager.v3.http_connection_manager_pb2 import HttpFilter
+    from google.protobuf.any_pb2 import Any as AnyMessage
 
 PARAMETER = "access_token"
 SUBPROTOCOL = "bearer.authorization.retinue."

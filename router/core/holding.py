@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from retinue.router.core.table import Endpoint
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from retinue.router.core.table import Endpoint
 
 UNLIMITED_PER_REPLICA = 100
 """Requests that go to a replica without a limit of its own in each step,

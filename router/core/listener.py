@@ -8,6 +8,7 @@ import base64
 import json
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from envoy.config.accesslog.v3.accesslog_pb2 import (
     AccessLog,
@@ -37,7 +38,6 @@ from envoy.extensions.filters.network.http_connection_manager.v3.http_connection
     Rds,
     ResponseMapper,
 )
-from envoy.extensions.transport_sockets.tls.v3.secret_pb2 import Secret
 from envoy.type.v3.http_status_pb2 import HttpStatus, StatusCode
 
 from retinue.proxy.core import http
@@ -55,6 +55,9 @@ from retinue.proxy.core.fields import (
 from retinue.router.core import names
 from retinue.router.core.credentials import token_filters
 from retinue.router.core.picker import picker_filters
+
+if TYPE_CHECKING:
+    from envoy.extensions.transport_sockets.tls.v3.secret_pb2 import Secret
 
 _HEADERS_SECONDS, _CONNECTION_IDLE_SECONDS = 15, 3600
 # The engine's own limit to a request that is held; the gate's are shorter.

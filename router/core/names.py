@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from envoy.extensions.filters.network.http_connection_manager.v3.http_connection_manager_pb2 import HttpFilter
-from google.protobuf.message import Message
 
 from retinue.proxy.core.fields import pack
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
 
 LISTENER, ROUTES, CERTIFICATE = "clients", "endpoints", "clients"
 GATE_CLUSTER = "gate"

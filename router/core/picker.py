@@ -6,13 +6,12 @@ header. Where it is away, or names no replica that takes requests, the one with 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from envoy.config.cluster.v3.circuit_breaker_pb2 import CircuitBreakers
 from envoy.config.cluster.v3.cluster_pb2 import Cluster, LoadBalancingPolicy
 from envoy.config.cluster.v3.outlier_detection_pb2 import OutlierDetection
 from envoy.config.common.mutation_rules.v3.mutation_rules_pb2 import HeaderMutation as Mutation
-from envoy.config.core.v3.base_pb2 import TransportSocket
 from envoy.config.core.v3.grpc_service_pb2 import GrpcService
 from envoy.config.core.v3.health_check_pb2 import HealthCheck
 from envoy.config.core.v3.protocol_pb2 import Http2ProtocolOptions, HttpProtocolOptions, KeepaliveSettings
@@ -25,20 +24,26 @@ from envoy.extensions.filters.http.header_mutation.v3.header_mutation_pb2 import
     HeaderMutationPerRoute,
     Mutations,
 )
-from envoy.extensions.filters.network.http_connection_manager.v3.http_connection_manager_pb2 import HttpFilter
 from envoy.extensions.load_balancing_policies.override_host.v3.override_host_pb2 import OverrideHost
 from envoy.extensions.transport_sockets.tls.v3.common_pb2 import CertificateValidationContext, SubjectAltNameMatcher
 from envoy.extensions.transport_sockets.tls.v3.tls_pb2 import CommonTlsContext, UpstreamTlsContext
 from envoy.type.matcher.v3.string_pb2 import StringMatcher
 from envoy.type.v3.http_status_pb2 import HttpStatus, StatusCode
 from envoy.type.v3.percent_pb2 import Percent
-from google.protobuf.any_pb2 import Any as AnyMessage
 
 from retinue.proxy.core import http
 from retinue.proxy.core.fields import TRUE, duration, number, pack, socket_address, text, tls
 from retinue.router.core import names
-from retinue.router.core.table import Picker
 from retinue.rpc.core.addresses import is_address
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from envoy.config.core.v3.base_pb2 import TransportSocket
+    from envoy.extensions.filters.network.http_connection_manager.v3.http_connection_manager_pb2 import HttpFilter
+    from google.protobuf.any_pb2 import Any as AnyMessage
+
+    from retinue.router.core.table import Picker
 
 _HEADER = "x-gateway-destination-endpoint"
 _CONNECT_SECONDS = 1

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-from envoy.config.cluster.v3.cluster_pb2 import Cluster
-from envoy.config.endpoint.v3.endpoint_components_pb2 import LbEndpoint
-from envoy.config.endpoint.v3.endpoint_pb2 import ClusterLoadAssignment
-from envoy.config.route.v3.route_components_pb2 import VirtualHost
+from typing import TYPE_CHECKING
 
 from retinue.router.core.clusters import assigned, assignment, cluster
 from retinue.router.core.names import cluster_name
 from retinue.router.core.picker import picker_cluster, picker_cluster_name
 from retinue.router.core.routes import virtual_host
-from retinue.router.core.table import Endpoint, Replica, Revision
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from envoy.config.cluster.v3.cluster_pb2 import Cluster
+    from envoy.config.endpoint.v3.endpoint_components_pb2 import LbEndpoint
+    from envoy.config.endpoint.v3.endpoint_pb2 import ClusterLoadAssignment
+    from envoy.config.route.v3.route_components_pb2 import VirtualHost
+
+    from retinue.router.core.table import Endpoint, Replica, Revision
 
 
 @dataclass(frozen=True, slots=True)

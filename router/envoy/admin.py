@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Collection
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from pathlib import Path
 
 _TIMEOUT = 5.0
 _LENGTH = re.compile(r"content-length: (\d+)")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from envoy.config.bootstrap.v3.bootstrap_pb2 import Admin, Bootstrap
 from envoy.config.cluster.v3.circuit_breaker_pb2 import CircuitBreakers
@@ -38,6 +38,9 @@ from retinue.proxy.core.fields import (
     regex,
 )
 from retinue.router.core import names
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _UNLIMITED = 1_000_000
 _MAX_CLIENTS = 50_000

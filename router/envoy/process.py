@@ -14,12 +14,10 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from envoy.config.bootstrap.v3.bootstrap_pb2 import Bootstrap
 from google.protobuf import json_format
 
 from retinue.router.envoy.admin import Admin, AdminError
@@ -27,6 +25,11 @@ from retinue.router.envoy.bootstrap import admin_socket, barrier_socket
 from retinue.router.envoy.steering import connected, steer_to_newest, waiting
 from retinue.rpc.files import replace_file
 from retinue.rpc.retrying import Retrying
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from envoy.config.bootstrap.v3.bootstrap_pb2 import Bootstrap
 
 _log = logging.getLogger(__name__)
 

@@ -9,12 +9,14 @@ Leased ports have numbers in the same way: a port of an attempt has one, however
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from retinue.agent.attempts import ATTEMPT_ID
 from retinue.agent.network.errors import PortsExhaustedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
 NUMBERS = range(61_000, 63_768)
 """Ports of the node's address that are given to published ports: above those that Linux gives to clients, and none of

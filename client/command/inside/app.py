@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -20,6 +19,8 @@ from retinue.client.command.show.terminal_text import Printer, raw_option
 from retinue.types.v1 import app_pb2 as pb
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from retinue.client.client import Client
     from retinue.client.sessions import Session
 

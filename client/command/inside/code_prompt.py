@@ -21,7 +21,6 @@ import click
 
 from retinue.client.command.shell.interrupts import raised_interrupts
 from retinue.client.errors import CallError
-from retinue.types.v1 import code_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from retinue.client.command.shell.connection import Connection
     from retinue.client.command.show.code_output import Output
     from retinue.client.kernel.code import Code
+    from retinue.types.v1 import code_pb2
 
 HISTORY_LINES = 1000
 COMPLETE_SECONDS, CLOSE_SECONDS = 5.0, 5.0

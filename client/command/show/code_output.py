@@ -6,7 +6,6 @@ import getpass
 import itertools
 import re
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -15,6 +14,8 @@ from retinue.client.command.shell.printable import safe
 from retinue.client.command.show.terminal_text import TerminalText
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from retinue.types.v1 import code_pb2
 
 SAVED = {

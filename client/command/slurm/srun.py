@@ -17,13 +17,14 @@ from retinue.client.command.sessions.run import run_command
 from retinue.client.command.slurm.finding import parse_id
 from retinue.client.command.slurm.slurm_command import OwnGrammarCommand, version_option
 from retinue.client.command.slurm_scripts import sbatch_grammar
-from retinue.client.command.slurm_scripts.sbatch_grammar import OptionValue
 from retinue.client.command.slurm_scripts.sbatch_meaning import SbatchOptions, UnsupportedError
 from retinue.client.command.slurm_scripts.submitting_machine import exported
 from retinue.client.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from retinue.client.command.slurm_scripts.sbatch_grammar import OptionValue
 
 # Options of srun alone, which go to the srun in the session; those with a value, and those without.
 _OF_STEP = {"label": False, "unbuffered": False, "kill-on-bad-exit": False, "exact": False, "overlap": False}
