@@ -49,6 +49,8 @@ class AttemptStore:
         self._saving: dict[str, asyncio.Lock] = {}
         # Attempts whose record on disk is not the one in memory.
         self._unwritten: set[str] = set()
+        # Attempts whose first record may be on disk although adding it failed.
+        self._unsure: set[str] = set()
         # Being removed.
         self._leaving: set[str] = set()
         self._observation = Observation()
@@ -105,10 +107,19 @@ class AttemptStore:
 
         With `lasting` it outlives a crash of the node when this returns, else from `make_lasting` on.
         """
-        if record.id in self._records or not await RECORDS.run(self._store.add, record):
+        if record.id in self._records:
             return False
+        was_tried = record.id in self._unsure
+        self._unsure.add(record.id)
+        if not await RECORDS.run(self._store.add, record):
+            if not was_tried:
+                self._unsure.discard(record.id)
+                return False
+            # The record of that try, of which nothing else was made.
+            await self.save(record)
         if lasting:
             await self.make_lasting(record.id)
+        self._unsure.discard(record.id)
         self.show(record)
         return True
 

@@ -115,12 +115,15 @@ async def enforce(
     if starting:
         await all_or_each("a late start", starting, partial(_roll_back, database, term, committed, late))
     for agent_id, lost in leftovers:
-        async with database.transaction() as tx:
-            await leadership.check(tx, term)
-            if lost:
-                await bounds.give_up_output(tx, agent_id)
-            await attempts.release_networks(tx, agent_id)
-        committed({agent_id: None})
+        try:
+            async with database.transaction() as tx:
+                await leadership.check(tx, term)
+                if lost:
+                    await bounds.give_up_output(tx, agent_id)
+                await attempts.release_networks(tx, agent_id)
+        finally:
+            # A commit that broke may have taken effect, and the journal has nothing of it.
+            committed({agent_id: None})
 
 
 async def _move(database: Database, term: int, committed: Callable[[Affected], None], due: Sequence[Due]) -> None:

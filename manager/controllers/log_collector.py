@@ -141,7 +141,9 @@ class OutputCollector:
         except StoreUnavailable as error:
             self._fail(row, error)
             return False
-        self._committed({row.agent_id: [row.session_id]})
+        finally:
+            # A commit that broke may have taken effect, and nothing else tells the agent to forget the attempt.
+            self._committed({row.agent_id: [row.session_id]})
         return True
 
 

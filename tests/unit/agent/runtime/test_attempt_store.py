@@ -87,3 +87,47 @@ async def test_what_fails_after_its_caller_has_gone_is_no_error_of_asyncio(tmp_p
     del saving, noting
     gc.collect()
     assert complaints == []
+
+
+class BreakingDisk(Records):
+    """Fails so many times after a first record was made, or as it is made to last."""
+
+    def __init__(self, directory: Path, *, adds: int = 0, syncs: int = 0) -> None:
+        super().__init__(directory)
+        self.adds = adds
+        self.syncs = syncs
+
+    def add(self, record: Record) -> bool:
+        added = super().add(record)
+        if self.adds:
+            self.adds -= 1
+            raise OSError(5, "input/output error")
+        return added
+
+    def make_lasting(self, attempt_id: str) -> None:
+        if self.syncs:
+            self.syncs -= 1
+            raise OSError(5, "input/output error")
+        super().make_lasting(attempt_id)
+
+
+@pytest.mark.parametrize("failures", [{"adds": 2}, {"syncs": 2}, {"adds": 1, "syncs": 1}])
+async def test_an_attempt_is_added_after_tries_that_failed(tmp_path: Path, failures: dict[str, int]) -> None:
+    disk = BreakingDisk(tmp_path / "attempts", **failures)
+    store = AttemptStore(disk)
+    await store.open(lambda: None)
+    for _ in range(2):
+        with pytest.raises(OSError, match="input/output"):
+            await store.add(Record("one.1", "s", "k", "former boot"))
+        assert "one.1" not in store
+    assert await store.add(Record("one.1", "s", "k", "boot"))
+    assert Records(tmp_path / "attempts").load().records == {"one.1": Record("one.1", "s", "k", "boot")}
+    assert not await store.add(Record("one.1", "s", "k", "boot"))
+
+
+async def test_a_directory_that_no_try_has_made_is_not_taken(tmp_path: Path) -> None:
+    store = AttemptStore(Records(tmp_path / "attempts"))
+    await store.open(lambda: None)
+    Records(tmp_path / "attempts").add(Record("one.1", "s", "k", "boot"))
+    for _ in range(2):
+        assert not await store.add(Record("one.1", "s", "k", "boot"))
