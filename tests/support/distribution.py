@@ -84,6 +84,15 @@ class LongestFirst(LoadFileScheduling):  # type: ignore[misc]  # xdist publishes
         self._times = times
         self._waiting = waiting
 
+    def remove_node(self, node: WorkerController) -> str | None:
+        # A file of which all tests have run would be given to another worker, which then waits for ever: work comes to
+        # a worker when it has done a test.
+        workload = self.assigned_work.get(node, {})
+        for file in [file for file, tests in workload.items() if all(tests.values())]:
+            del workload[file]
+        crashed: str | None = super().remove_node(node)
+        return crashed
+
     def _assign_work_unit(self, node: WorkerController) -> None:
         self.workqueue.move_to_end(next_file(self.workqueue, self._times, waits=self._waits(node)), last=False)
         super()._assign_work_unit(node)
