@@ -273,7 +273,7 @@ async def test_unary(stub: Any, method: str, request_message: Any, code: str, re
             pb.WatchSessionsRequest(after=JournalPosition(revision=-1)),
             "INVALID_ARGUMENT",
             "INVALID_FIELD",
-            ["after_revision"],
+            ["after.revision"],
         ),
         *(
             (
