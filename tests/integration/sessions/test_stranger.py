@@ -82,7 +82,8 @@ async def test_a_cluster_session_from_creation_to_its_end(client: Client, cluste
     assert status == 0, errors
     created = messages(output)[0]
     session_id = created["session"]["id"]
-    watch = {"sessionId": session_id, "afterRevision": str(int(created["revision"]) - 1), "untilEnded": True}
+    before = {"revision": str(int(created["position"]["revision"]) - 1)}
+    watch = {"sessionId": session_id, "after": before, "untilEnded": True}
     watching = asyncio.create_task(
         buf_curl(cluster, tmp_path, "-d", json.dumps(watch), method=f"{SESSIONS}/WatchSessions")
     )
