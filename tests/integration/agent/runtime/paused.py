@@ -25,7 +25,9 @@ def frozen(name: str, pids: Iterable[int]) -> Iterator[Path]:
     group.mkdir()
     try:
         for pid in pids:
-            (group / "cgroup.procs").write_text(str(pid))
+            # One that has ended meanwhile needs no freezing.
+            with contextlib.suppress(ProcessLookupError):
+                (group / "cgroup.procs").write_text(str(pid))
         (group / state).write_text(on)
         yield group
     finally:
