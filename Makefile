@@ -185,7 +185,8 @@ attack: programs $(CONSOLE) ## what attackers try and docs/security.md answers, 
 		$$(grep -rl --include='test_*.py' 'pytest\.mark\.attack(' tests)
 
 pictures: programs $(CONSOLE) ## the pictures of the console in docs/images, from a real run; needs root
-	RETINUE_PICTURES=$(CURDIR)/docs/images $(VENV)/bin/pytest -q tests/integration/console/test_launch.py -k mouse
+	RETINUE_PICTURES=$(CURDIR)/docs/images $(VENV)/bin/pytest -q tests/integration/console/test_launch.py \
+		tests/integration/console/test_tour.py -k 'mouse or pages_show'
 
 faults: programs ## every failpoint fails once on a cluster of two nodes, PART=N/M: one of M parts of them; needs root
 	$(PY) -m tests.failpoints --part $(or $(PART),1/1)
@@ -198,7 +199,7 @@ demo: $(NODE) $(SYNC) ## the main job on two nodes of this machine; needs root
 	$(VENV)/bin/retinue-agent build programs python
 	$(PY) -m demo
 
-bench: $(INSTALLED) ## every figure as a ratio, and the table in docs/performance.md; QUICK=1: small instances, no table; needs root
+bench: $(INSTALLED) ## every figure as a ratio, and the table in docs/performance.md; QUICK=1: small instances, fails on a factor of two; needs root
 	scripts/install-peers
 	$(PY) -m tests.bench $(if $(QUICK),--quick,--write)
 

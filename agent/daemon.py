@@ -47,6 +47,7 @@ from retinue.agent.resources.core.holdings import Holdings
 from retinue.agent.resources.discovery import capacity, cores_by_node, discover, parallel_starts
 from retinue.agent.resources.gpus import Driver, GpuUse, GpuWatch
 from retinue.agent.resources.sampler import Sampler
+from retinue.agent.resources.usage_history import UsageHistory
 from retinue.agent.runtime.contract import RuntimeStatus
 from retinue.agent.runtime.disk_use import find_disk
 from retinue.agent.runtime.null import NullRuntime
@@ -217,6 +218,9 @@ async def _serve(settings: Settings, stopping: asyncio.Event) -> None:  # noqa: 
         ask=say_ready if settings.null_kernels else ask,
     )
     scraper = Scraper(runtime, networks.egress, reconciler.desired)
+    sampler = Sampler(functools.partial(_usage_reader, runtime), gpus)
+    # Null kernels use nothing, and there are a hundred thousand of them.
+    history = UsageHistory(sampler, tuple if settings.null_kernels else reconciler.attempts)
     sync = SyncService(
         reconciler,
         terms,
@@ -233,11 +237,11 @@ async def _serve(settings: Settings, stopping: asyncio.Event) -> None:  # noqa: 
         route=networks.route,
         routed=prober.status,
         answered=prober.answered,
-        sampler=Sampler(functools.partial(_usage_reader, runtime), gpus),
+        sampler=sampler,
         scraper=scraper,
     )
     workspaces = Workspaces(runtime, settings.state_dir / "code", builds)
-    server = Server(sync, runtime, workspaces, networks.publisher, identities.current, builds=builds)
+    server = Server(sync, runtime, workspaces, networks.publisher, identities.current, builds=builds, history=history)
     try:
         reconciler.listen(prober.wake)
         networks.paths.listen(reconciler.changed)
@@ -265,6 +269,7 @@ async def _serve(settings: Settings, stopping: asyncio.Event) -> None:  # noqa: 
                 "addresses of managers": lambda: _follow_managers(managers, networks, registries),
                 "probes": prober.run,
                 "metrics of kernels": scraper.run,
+                "usage history": history.run,
                 "workspaces": workspaces.keep_swept,
                 "watchdog": fence.keep_watched,
                 "fence": fence.keep_written,

@@ -31,7 +31,9 @@ async def join(agent_id: str, directory: Path, managers: Sequence[str], join_tok
         found = await asyncio.to_thread(identities.load, agent_id)
         if found is not None and not found.expired(datetime.now(UTC)):
             raise IdentityError(f"agent {agent_id} is enrolled already: {directory} has its certificate")
-        await asyncio.to_thread(identities.save, await enroll(agent_id, managers, join_token, fingerprint))
+        key = await asyncio.to_thread(identities.enrolment_key, agent_id, join_token)
+        identity = await enroll(agent_id, managers, join_token, fingerprint, key=key)
+        await asyncio.to_thread(identities.save, identity)
     finally:
         os.close(descriptor)
 

@@ -17,6 +17,7 @@ from retinue.manager.v1 import endpoint_service_pb2 as pb
 from retinue.manager.v1 import endpoint_service_pb2_grpc
 
 if TYPE_CHECKING:
+    import datetime as dt
     from collections.abc import AsyncGenerator, Mapping, Sequence
 
     import grpc.aio
@@ -135,6 +136,15 @@ class Endpoints:
             endpoint=endpoint, replicas=replicas, duration=duration, request_id=str(uuid.uuid4())
         )
         return (await call(self._stub.SetScalingFloor, request)).endpoint
+
+    async def history(self, endpoint: str, *, since: dt.datetime | None = None) -> pb.GetEndpointHistoryResponse:
+        """Returns numbers of the last 6 hours, or from `since` (with a time zone) on, a sample a minute,
+        and the decisions that changed the target.
+        """
+        request = pb.GetEndpointHistoryRequest(endpoint=endpoint)
+        if since is not None:
+            request.since_time.FromDatetime(since)
+        return await call(self._stub.GetEndpointHistory, request)
 
     async def explain(self, endpoint: str) -> pb.ExplainEndpointResponse:
         """Says why there are as many replicas as there are."""

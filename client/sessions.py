@@ -20,6 +20,7 @@ from retinue.client.spec import SessionOptions, session_spec
 from retinue.client.time_spans import as_duration
 from retinue.client.transport.backoff import RetryBudget
 from retinue.client.transport.calls import call, resumed
+from retinue.client.transport.lazy_channel import LazyChannel
 from retinue.client.transport.pages import paged
 from retinue.client.words import seconds_of
 from retinue.manager.v1 import (
@@ -576,6 +577,31 @@ class Sessions:
             async for response in responses:
                 yield response
 
+    async def usage_samples(
+        self,
+        session: str,
+        hostname: str = "",
+        *,
+        since: dt.datetime | None = None,
+        interval: Span | None = None,
+        limit: int | None = None,
+    ) -> AsyncGenerator[kernel_service_pb2.KernelUsageSamples, None]:
+        """Yields the kernels of a session, or one of them, each with what it has used over the last hour:
+        a sample of every 10 s, or of every `interval`, from `since` (with a time zone) on.
+        """
+        request = kernel_service_pb2.ListUsageSamplesRequest(session=session, hostname=hostname)
+        if since is not None:
+            request.since_time.FromDatetime(since)
+        if interval is not None:
+            request.interval.CopyFrom(as_duration(interval))
+
+        async def fetch(token: str, size: int) -> kernel_service_pb2.ListUsageSamplesResponse:
+            request.page_token, request.page_size = token, size
+            return await call(self._kernels.ListUsageSamples, request)
+
+        async for kernel in paged(fetch, lambda page: page.kernels, limit):
+            yield kernel
+
     def attach(
         self,
         session: str,
@@ -651,8 +677,17 @@ class Sessions:
     def files(self, session: str, hostname: str = "") -> Files:
         """Returns the files in the work directory of a running kernel (default `main1`)."""
         from retinue.client.kernel.files import Files  # noqa: PLC0415  # few programs need it
+        from retinue.client.kernel.port import open_port_method  # noqa: PLC0415  # the same
 
-        return Files(self._kernels, session, hostname, self._retry_budget)
+        endpoint = self._channel.endpoint if isinstance(self._channel, LazyChannel) else ""
+        return Files(
+            self._kernels,
+            session,
+            hostname,
+            self._retry_budget,
+            open_port=open_port_method(self._channel),
+            endpoint=endpoint,
+        )
 
     async def start_app(
         self, session: str, app: str, arguments: Sequence[str] = (), *, environment: Mapping[str, str] | None = None

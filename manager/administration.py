@@ -9,9 +9,8 @@ import contextlib
 import datetime as dt
 import shutil
 import tempfile
-from collections.abc import Coroutine, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import psycopg
@@ -38,6 +37,9 @@ from retinue.manager.store.postgres.embedded import EmbeddedServer, EmbeddedServ
 from retinue.manager.store.postgres.examination import UnfitDatabaseError, examine
 from retinue.manager.store.sessions import conditions
 from retinue.rpc.logs import configure_logging
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterator
 
 EXPECTED = (
     BusyError,

@@ -11,11 +11,9 @@ import asyncio
 import contextlib
 import datetime as dt
 import functools
-import logging
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -30,7 +28,6 @@ from retinue.manager.agent_rpc.relay import Forwarder
 from retinue.manager.controllers.leader import Leader
 from retinue.manager.dispatch.protected_addresses import HostAddresses, control_plane_hosts
 from retinue.manager.domain.session.secrets import SessionSecrets
-from retinue.manager.endpoints.controller import EndpointController
 from retinue.manager.identity.authority import MANAGER_DNS, Authority
 from retinue.manager.identity.endpoint_tokens import EndpointDomain
 from retinue.manager.identity.own_certificate import OwnCertificate
@@ -49,13 +46,12 @@ from retinue.manager.server import pages
 from retinue.manager.server.auditing import Auditor
 from retinue.manager.server.authentication import Authenticator
 from retinue.manager.server.calls import Browsers
-from retinue.manager.settings import Settings
+from retinue.manager.store.fleet import nodes
 from retinue.manager.store.journal.journal_tail import JournalTail
 from retinue.manager.store.leadership import leadership
 from retinue.manager.store.migrations import migrate
 from retinue.manager.store.postgres import cluster
 from retinue.manager.store.postgres.database import Database
-from retinue.manager.store.postgres.embedded import EmbeddedServer
 from retinue.manager.store.postgres.health import watch_database
 from retinue.manager.store.postgres.lanes import Lane, enter_lane, in_lane
 from retinue.manager.supervision import supervise
@@ -64,10 +60,14 @@ from retinue.rpc.cancellation import cancellable
 from retinue.rpc.metrics import CERTIFICATE_ENDS, end_of, end_of_file, serving_metrics
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from retinue.manager.endpoints.controller import EndpointController
     from retinue.manager.gateway.serving import Gateway
     from retinue.manager.gateway.settings import GatewaySettings
+    from retinue.manager.settings import Settings
+    from retinue.manager.store.postgres.embedded import EmbeddedServer
 
-_log = logging.getLogger(__name__)
 
 _NAMES_SECONDS = 2.0
 
@@ -140,6 +140,9 @@ class Leading:
     async def _term(self, lease: leadership.Lease) -> None:
         settings = self._settings
         async with self._database.transaction() as tx:
+            if lease.former is not None:
+                await leadership.check(tx, lease.term)
+                await nodes.keep_heard(tx, lease.former)
             incarnation = str((await cluster.read(tx)).incarnation)
         self._leader = Leader(
             self._database,
@@ -160,6 +163,7 @@ class Leading:
             addresses=self._addresses,
             kept=_days(settings.keep_sessions_days),
             audit_kept=_days(settings.keep_audit_days),
+            shares_kept=_days(settings.keep_shares_days),
         )
         try:
             await self._leader.run()

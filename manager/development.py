@@ -8,15 +8,19 @@ import datetime as dt
 import json
 import os
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from sqlmodel.ext.asyncio.session import AsyncSession
-
-from retinue.manager.identity.authority import Authority
 from retinue.manager.identity.tokens import JOIN_TOKEN_PREFIX, TOKEN_PREFIX, hash_secret, is_secret, new_secret
 from retinue.manager.store.accounts import accounts
 from retinue.manager.store.fleet import agents
-from retinue.manager.store.postgres.database import Database
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from sqlmodel.ext.asyncio.session import AsyncSession
+
+    from retinue.manager.identity.authority import Authority
+    from retinue.manager.store.postgres.database import Database
 
 ADMINISTRATOR, PROJECT, GROUP = "admin", "default", "default"
 FILE = "dev.json"

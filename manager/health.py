@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from retinue.manager import options
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _SECONDS = 4.0
 _HIGHEST_PORT = 65535

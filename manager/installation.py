@@ -14,8 +14,7 @@ import fcntl
 import logging
 import os
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -26,6 +25,10 @@ from retinue.manager.store.migrations import NoDatabaseError, check, is_empty
 from retinue.manager.store.postgres import cluster
 from retinue.manager.store.postgres.database import Database, StoreUnavailable
 from retinue.manager.store.postgres.embedded import EmbeddedServer, make_passable
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+    from pathlib import Path
 
 CLUSTER_FILE, CA_KEY, CA_CERTIFICATE = "cluster", "ca.key", "ca.pem"
 _MIN_SEAL_KEY_BYTES = 32

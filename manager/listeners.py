@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -30,19 +29,12 @@ from retinue.manager.api.streams.kernel_service import KernelServicer
 from retinue.manager.domain import errors
 from retinue.manager.domain.endpoints.hosts import OwnHosts
 from retinue.manager.domain.session.pending_limit import DEFAULT_MAX_PENDING
-from retinue.manager.domain.session.secrets import SessionSecrets
-from retinue.manager.endpoints.controller import EndpointController
 from retinue.manager.identity.authority import MANAGER_DNS, Authority
 from retinue.manager.identity.endpoint_tokens import EndpointTokenSigner
 from retinue.manager.identity.own_certificate import OwnCertificate
 from retinue.manager.server import reflection
-from retinue.manager.server.auditing import Auditor
-from retinue.manager.server.authentication import Authenticator
-from retinue.manager.server.calls import Browsers
 from retinue.manager.server.connection_watch import ConnectionCalls, watching
 from retinue.manager.server.interceptors import CallInterceptor
-from retinue.manager.store.journal.journal_tail import JournalTail
-from retinue.manager.store.postgres.database import Database
 from retinue.manager.v1 import (
     account_service_pb2,
     account_service_pb2_grpc,
@@ -65,7 +57,16 @@ from retinue.rpc.direct_port import DirectPorts, listen_address
 from retinue.rpc.sockets import listen_error
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from retinue.manager.domain.session.secrets import SessionSecrets
+    from retinue.manager.endpoints.controller import EndpointController
     from retinue.manager.gateway.serving import Gateway
+    from retinue.manager.server.auditing import Auditor
+    from retinue.manager.server.authentication import Authenticator
+    from retinue.manager.server.calls import Browsers
+    from retinue.manager.store.journal.journal_tail import JournalTail
+    from retinue.manager.store.postgres.database import Database
 
 _log = logging.getLogger(__name__)
 

@@ -6,7 +6,6 @@ Every option of `serve` can be given as a variable, `RETINUE_MANAGER_` and its n
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import re
 import signal
 from dataclasses import dataclass
@@ -32,6 +31,8 @@ from retinue.rpc.options import metrics as metrics_option
 from retinue.rpc.service_manager import notify_ready
 
 if TYPE_CHECKING:
+    import ipaddress
+
     from retinue.manager.settings import Settings
 
 _TIMERS = Timers()
@@ -104,6 +105,12 @@ class _Options:
         type=click.IntRange(0, 36_500),
         metavar="DAYS",
         help="Days after which audit records are removed; 0: never. Of each category at most 250,000 are kept.",
+    )
+    keep_shares: int = setting(
+        default=options.DEFAULT_SHARES_DAYS,
+        type=click.IntRange(0, 36_500),
+        metavar="DAYS",
+        help="Days after which the hourly shares of users and projects are removed; 0: never.",
     )
     max_pending_sessions: int = setting(
         default=DEFAULT_MAX_PENDING,
@@ -237,6 +244,7 @@ def _settings(given: _Options) -> Settings:
         vxlan_port=given.vxlan_port,
         keep_sessions_days=given.keep_sessions,
         keep_audit_days=given.keep_audit,
+        keep_shares_days=given.keep_shares,
         max_pending_sessions=given.max_pending_sessions,
         max_strangers=given.max_strangers,
         endpoint_domain=_domain(given.endpoint_domain),
@@ -310,6 +318,7 @@ async def _until_signalled(settings: Settings) -> None:
     loop.add_signal_handler(signal.SIGUSR1, logs.log_tasks)
 
     def ready(at: Ready) -> None:
+        memory.keep_what_is_there()
         logs.say(f"ready: users at {at.endpoint}, agents at {at.agent_endpoint}")
         if at.credentials is not None:
             logs.say(f"credentials for development: {settings.data_directory / 'dev.json'}")

@@ -15,6 +15,7 @@ DEFAULT_DATA_DIRECTORY = Path("/var/lib/retinue/manager")
 DEFAULT_LISTEN, DEFAULT_AGENT_LISTEN = "0.0.0.0:7440", "0.0.0.0:7441"
 DEFAULT_KEPT_DAYS = 30
 DEFAULT_AUDIT_DAYS = 365
+DEFAULT_SHARES_DAYS = 35
 DEFAULT_MAX_STRANGERS = 256
 """Of an address, or of an IPv6 network: an office or a load balancer is one, and each connection is a stranger for
 milliseconds, until its caller has authenticated. They hold 12 MB at 46 KB each.

@@ -17,6 +17,7 @@ from retinue.manager.options import (
     DEFAULT_KEPT_DAYS,
     DEFAULT_LISTEN,
     DEFAULT_MAX_STRANGERS,
+    DEFAULT_SHARES_DAYS,
 )
 from retinue.rpc.core.addresses import PUBLIC_ONLY, AddressPolicy
 
@@ -48,6 +49,8 @@ class Settings:
     keep_sessions_days: int = DEFAULT_KEPT_DAYS
     # Audit records are removed after so many days; 0: only when there are too many.
     keep_audit_days: int = DEFAULT_AUDIT_DAYS
+    # Hourly shares are removed after so many days; 0: never.
+    keep_shares_days: int = DEFAULT_SHARES_DAYS
     # How many sessions of a user may wait when no quota says it.
     max_pending_sessions: int = DEFAULT_MAX_PENDING
     # How many connections of an address may be there whose callers have not authenticated.

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from retinue.manager.domain.errors import ReaderTooSlow
 from retinue.manager.domain.session.attempts import ListenerBrokenError, TermOverError
@@ -14,6 +13,9 @@ from retinue.manager.store.leadership.leadership import NotLeader
 from retinue.manager.store.postgres.database import StoreUnavailable
 from retinue.rpc.cancellation import UnrequestedCancellationError, cancellable
 from retinue.rpc.retrying import FAILING, Retrying
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 
 _log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 5.0
+POLL_SECONDS = 5.0
 """Pause between two looks at the files."""
 
 
@@ -47,7 +47,7 @@ class OwnCertificate:
         """Takes what is in the files whenever that is another pair, until cancelled; connections that are open stay."""
         said = ""
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
             try:
                 pair = await asyncio.to_thread(_read, *self._files)
             except (OSError, ValueError) as error:

@@ -47,6 +47,7 @@ class BidiCall(Generic[_Request, _Response]):
         # grpc.aio ends a call with an error of its own when a request is written before the one before was taken.
         self._writing = asyncio.Lock()
         self._kept: deque[_Response] = deque()
+        self._begun, self._ended = False, asyncio.Event()
         self._status: grpc.aio.AioRpcError | None = None
         call.add_done_callback(self._record)
 
@@ -67,7 +68,7 @@ class BidiCall(Generic[_Request, _Response]):
         """
         try:
             async with self._writing:
-                await self._call.write(request)
+                await (self._call.write(request) if self._begun else self._begin(request))
         except grpc.aio.AioRpcError:
             pass
         except asyncio.InvalidStateError:
@@ -117,6 +118,23 @@ class BidiCall(Generic[_Request, _Response]):
             pause = min(pause * 2, LAST_PAUSE)
         return self._status or _status(self._call)
 
+    async def _begin(self, request: _Request) -> None:
+        """Sends the first request. It is sent once the call has begun; grpc.aio's `write` waits for that for ever when
+        the call is cancelled before. Raises asyncio.CancelledError for such a call.
+        """
+        writing = asyncio.ensure_future(self._call.write(request))
+        ended = asyncio.ensure_future(self._ended.wait())
+        try:
+            await asyncio.wait((writing, ended), return_when=asyncio.FIRST_COMPLETED)
+            # A call that has ended otherwise says so to who writes.
+            if not writing.done() and self._call.cancelled():
+                raise asyncio.CancelledError
+            await writing
+        finally:
+            writing.cancel()
+            ended.cancel()
+        self._begun = True
+
     async def _keep_rest(self) -> None:
         async with self._reading:
             with contextlib.suppress(grpc.aio.AioRpcError):
@@ -125,6 +143,7 @@ class BidiCall(Generic[_Request, _Response]):
 
     def _record(self, call: Any) -> None:
         """Keeps the first status that is not the library's for a request that could not be sent."""
+        self._ended.set()
         if self._status is None and _result(call.details()) != UNSENT:
             self._status = _status(call)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import logging
 import os
 import secrets
 import socket
@@ -22,7 +21,6 @@ from retinue.types.v1 import port_pb2
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_log = logging.getLogger(__name__)
 
 TICKET_BYTES = 32
 ADMITTED = b"\1"
@@ -178,13 +176,16 @@ async def _read_exactly(connection: socket.socket, count: int) -> bytes:
     return read
 
 
-async def carry(one: socket.socket, other: socket.socket, moved: Callable[[int], None]) -> None:
+async def carry(
+    one: socket.socket, other: socket.socket, moved: Callable[[int], None], back: Callable[[], None] = lambda: None
+) -> None:
     """Carries bytes between two sockets that do not block, until both directions have ended;
-    `moved` is called with their numbers.
+    `moved` is called with their numbers, and `back` once all that `other` said has gone to `one`.
 
     Raises OSError when one of them was reset.
     """
     both = [asyncio.ensure_future(_move(*pair, moved)) for pair in ((one, other), (other, one))]
+    both[1].add_done_callback(lambda _: back())
     try:
         await asyncio.gather(*both)
     finally:

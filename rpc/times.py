@@ -27,6 +27,13 @@ def duration(seconds: float) -> Duration:
     return message
 
 
+def milliseconds(value: int) -> Duration:
+    """Returns a length of time as a message."""
+    message = Duration()
+    message.FromMilliseconds(value)
+    return message
+
+
 def seconds(message: Duration) -> float:
     """Returns a length of time in seconds, whatever numbers the message has."""
     return float(message.seconds) + float(message.nanos) / 1e9

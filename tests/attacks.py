@@ -8,11 +8,13 @@ the marks.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TypeGuard
+from typing import TYPE_CHECKING, TypeGuard
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 TESTS = Path(__file__).parent
 MARK = "attack"
@@ -99,8 +101,9 @@ ATTACKS: tuple[Attack, ...] = (
         (
             "wrong-join-tokens",
             "Enrols with a join token that is used, expired, for another node, or made up; many nodes use one at once.",
-            "One node gets in for each use; all others get `UNAUTHENTICATED`, reason `JOIN_TOKEN_INVALID`, and no row is "
-            "left. Without a good token nothing else in the request is answered.",
+            "One node gets in for each use, and is answered again for the same key until it announces itself; all others "
+            "get `UNAUTHENTICATED`, reason `JOIN_TOKEN_INVALID`, and no row is left. Without a good token nothing else in "
+            "the request is answered.",
         ),
         (
             "recovery-of-another-node",
@@ -159,6 +162,12 @@ ATTACKS: tuple[Attack, ...] = (
             "silent-ssh-connections",
             "Holds connections to the port for SSH and SFTP of a node or manager, without a ticket.",
             "They are bounded in number and time; a user with a ticket gets in.",
+        ),
+        (
+            "read-tickets",
+            "Reads the ticket of a direct connection on its way, and connects with it first.",
+            "TLS lets in who has the key of that one connection, which went by the API: no byte is exchanged, and the "
+            "stream says that the connection was reset.",
         ),
         (
             "slow-console",
@@ -502,9 +511,9 @@ ATTACKS: tuple[Attack, ...] = (
         ),
         (
             "slow-readers",
-            "Opens watches, commands and ports, and does not read what comes.",
-            "A watch is cut with `RESOURCE_EXHAUSTED`, reason `READER_TOO_SLOW`; a command or a port waits, with a bounded "
-            "amount of memory. Others are served.",
+            "Opens watches, commands, ports and downloads, and does not read what comes.",
+            "A watch is cut with `RESOURCE_EXHAUSTED`, reason `READER_TOO_SLOW`; a command, a port or a download waits, "
+            "with a bounded amount of memory. Others are served.",
         ),
         (
             "unread-tunnels",

@@ -6,18 +6,22 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest_asyncio
 
-from retinue.client.aio import Client
 from retinue.devtools.cluster import Cluster, ClusterOptions
 from retinue.manager.store.migrations import migrate
 from retinue.manager.store.postgres.embedded import EmbeddedServer
 from tests.support.databases import TEMPLATE, Postgres, passable_directory
 from tests.support.eventually import NEVER
 from tests.support.watched_logs import watch
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from retinue.client.aio import Client
 
 pytest_plugins = ["tests.support.distribution", "tests.support.evidence", "tests.support.second_run"]
 

@@ -6,11 +6,12 @@ import asyncio
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
-from retinue.agent.api.convert import attempt_stats
+from retinue.agent.api.convert import resource_usage
 from retinue.agent.api.errors import invalid, unknown_attempt
 from retinue.agent.errors import UnknownAttemptError
 from retinue.agent.inside.log_file import OffsetPastEndError
 from retinue.agent.v1 import agent_service_pb2, agent_service_pb2_grpc
+from retinue.rpc import times
 from retinue.rpc.core.errors import Code, ServiceError
 from retinue.rpc.core.output_stream import Stream
 from retinue.rpc.core.reasons import ErrorReason
@@ -28,10 +29,12 @@ if TYPE_CHECKING:
     from retinue.agent.api.sync import SyncService
     from retinue.agent.inside.log_file import Output
     from retinue.agent.resources.sampler import Sampler
+    from retinue.agent.resources.usage_history import UsageHistory
     from retinue.agent.runtime.contract import Runtime
 
 
 MAX_ATTEMPTS = 10_000
+MAX_HISTORIES = 100
 
 
 class AgentService(agent_service_pb2_grpc.AgentServiceServicer):
@@ -49,6 +52,7 @@ class AgentService(agent_service_pb2_grpc.AgentServiceServicer):
         apps: Apps,
         runtime: Runtime,
         sampler: Sampler,
+        history: UsageHistory,
     ) -> None:
         """Serves what these do."""
         self._sync = sync
@@ -60,6 +64,7 @@ class AgentService(agent_service_pb2_grpc.AgentServiceServicer):
         self._apps = apps
         self._runtime = runtime
         self._sampler = sampler
+        self._history = history
 
     async def Sync(self, request_iterator: Any, context: Any) -> AsyncGenerator[agent_service_pb2.SyncResponse, None]:
         """Keeps what runs on the node as the manager wants it."""
@@ -104,7 +109,28 @@ class AgentService(agent_service_pb2_grpc.AgentServiceServicer):
             raise invalid("attempt_ids", f"must be at most {MAX_ATTEMPTS}")
         samples = await self._sampler.sample(request.attempt_ids)
         return agent_service_pb2.ReadStatsResponse(
-            attempts=[attempt_stats(attempt_id, sample) for attempt_id, sample in samples.items()]
+            attempts=[
+                agent_service_pb2.AttemptStats(attempt_id=attempt_id, usage=resource_usage(sample))
+                for attempt_id, sample in samples.items()
+            ]
+        )
+
+    async def ListUsageSamples(
+        self, request: agent_service_pb2.ListUsageSamplesRequest, context: Any
+    ) -> agent_service_pb2.ListUsageSamplesResponse:
+        """Lists what attempts have used over the last hour."""
+        del context
+        if len(request.attempt_ids) > MAX_HISTORIES:
+            raise invalid("attempt_ids", f"must be at most {MAX_HISTORIES}")
+        since = request.since_time.ToNanoseconds() / 1e9 if request.HasField("since_time") else None
+        interval = times.seconds(request.interval)
+        found = {key: list(self._history.read(key, since, interval)) for key in request.attempt_ids}
+        return agent_service_pb2.ListUsageSamplesResponse(
+            attempts=[
+                agent_service_pb2.AttemptUsageSamples(attempt_id=key, samples=map(resource_usage, samples))
+                for key, samples in found.items()
+                if samples
+            ]
         )
 
     async def Attach(

@@ -363,23 +363,21 @@ def _image_facts(facts: ImageFacts) -> agent_service_pb2.ImageFacts:
     return agent_service_pb2.ImageFacts(identity=identity, service_ports=ports)
 
 
-def attempt_stats(attempt_id: str, sample: Sample) -> agent_service_pb2.AttemptStats:
-    """Returns the usage of an attempt; missing values are left out."""
+def resource_usage(sample: Sample) -> usage_pb2.ResourceUsage:
+    """Returns a sample; missing values are left out."""
     usage = sample.usage
-    return agent_service_pb2.AttemptStats(
-        attempt_id=attempt_id,
-        usage=usage_pb2.ResourceUsage(
-            sample_time=_timestamp(sample.time),
-            cpu_time=_cpu_time(usage.cpu),
-            memory_bytes=usage.memory,
-            memory_peak_bytes=usage.memory_peak,
-            memory_limit_bytes=usage.memory_limit,
-            read_bytes=usage.read,
-            written_bytes=usage.written,
-            received_bytes=usage.received,
-            sent_bytes=usage.sent,
-            tasks=usage.tasks,
-        ),
+    return usage_pb2.ResourceUsage(
+        sample_time=_timestamp(sample.time),
+        cpu_time=_cpu_time(usage.cpu),
+        memory_bytes=usage.memory,
+        memory_peak_bytes=usage.memory_peak,
+        memory_limit_bytes=usage.memory_limit,
+        read_bytes=usage.read,
+        written_bytes=usage.written,
+        received_bytes=usage.received,
+        sent_bytes=usage.sent,
+        tasks=usage.tasks,
+        gpu_percent=sample.gpu,
     )
 
 

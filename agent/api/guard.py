@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import inspect
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -84,6 +85,12 @@ async def _guarded(context: Any) -> AsyncIterator[OpenCall]:
             await call.fail(answer_of(error))
         except (grpc.aio.AbortError, CallEndedError):
             raise
+        except asyncio.CancelledError:
+            if (task := asyncio.current_task()) is None or task.cancelling():
+                raise
+            # The library answers nothing then, and the caller would wait for ever.
+            message = "the call was cancelled within the agent, and nothing asked for that"
+            await call.fail(ServiceError(Code.UNAVAILABLE, ErrorReason.UNAVAILABLE, message))
         except Exception as error:  # noqa: BLE001  # logged by unforeseen()
             await call.fail(unforeseen(error))
 

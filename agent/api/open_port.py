@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import ipaddress
-import logging
 import socket
 from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import DecodeError
 
+from retinue.agent.api.direct_tls import MAX_CONNECTIONS, accepted, carry_tls, new_identity
 from retinue.agent.api.errors import invalid, unknown_attempt
 from retinue.agent.api.pieces import LARGEST, PieceSize, SharedRoom
 from retinue.agent.errors import KernelRuntimeError, PausedError, PortClosedError, UnknownAttemptError
@@ -31,12 +32,12 @@ from retinue.rpc.stream_limits import OpenStreams
 from retinue.types.v1 import port_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 
+    from retinue.agent.api.files import FileService
     from retinue.agent.runtime.contract import Runtime
     from retinue.agent.runtime.kernel import Kernel
 
-_log = logging.getLogger(__name__)
 
 MAX_PER_ATTEMPT = 512
 """Connections at a time into one kernel."""
@@ -50,12 +51,15 @@ USE_SECONDS = 1.0
 class PortService:
     """All connections into kernels of an agent."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        """Connects nothing yet."""
+    def __init__(self, runtime: Runtime, files: FileService) -> None:
+        """Connects nothing yet. `files` are where some direct ports lead."""
         self._runtime = runtime
+        self._files = files
         self._open = OpenStreams({}, MAX_PER_ATTEMPT)
         self._cuts: set[asyncio.Future[None]] = set()
         self._stopping = False
+        # Direct connections by TLS.
+        self._encrypted = 0
         self._room = SharedRoom()
         # One for all connections: it is filled and copied out in one go.
         self._scratch = memoryview(bytearray(LARGEST))
@@ -74,16 +78,21 @@ class PortService:
         if self._stopping:
             raise _unavailable("the agent is stopping")
         kernel = self._kernel(start.attempt_id)
+        if start.files:
+            async with contextlib.aclosing(self._serve_files(kernel, start, requests)) as responses:
+                async for response in responses:
+                    yield response
+            return
         with (
             self._open.hold("OpenPort", start.attempt_id, start.max_connections),
             self._until_ended(kernel, start.attempt_id) as cut,
             contextlib.closing(await self._connected(kernel, start)) as connection,
-            self.direct.offer(start.direct and connection.family in CARRIED_FAMILIES) as offer,
+            self._offered(start, connection) as offer,
         ):
-            opened = pb.PortOpened(direct=None if offer is None else offer.port)
-            yield pb.OpenPortResponse(opened=opened).SerializeToString()
+            yield await _opened(start, offer)
             if offer is not None and await _is_taken(offer, requests, cut):
-                async with contextlib.aclosing(_exchange_directly(offer, connection, cut)) as uses:
+                way = functools.partial(_carry, offer.port.identity, connection)
+                async with contextlib.aclosing(_exchange_directly(offer, way, cut)) as uses:
                     async for use in uses:
                         yield use
                 return
@@ -91,6 +100,39 @@ class PortService:
             async with contextlib.aclosing(self._exchange(connection, requests, cut, size)) as responses:
                 async for response in responses:
                     yield response
+
+    async def _serve_files(
+        self, kernel: Kernel, start: pb.OpenPortStart, requests: AsyncIterator[bytes]
+    ) -> AsyncGenerator[bytes, None]:
+        """Serves one stream whose direct port leads to files."""
+        with self._until_ended(kernel, start.attempt_id) as cut, self._offered(start, None) as offer:
+            yield await _opened(start, offer)
+            if offer is not None and await _is_taken(offer, requests, cut):
+                way = functools.partial(self._exchange_files, offer.port.identity, start)
+                async with contextlib.aclosing(_exchange_directly(offer, way, cut)) as uses:
+                    async for use in uses:
+                        yield use
+
+    async def _exchange_files(
+        self, identity: bytes, start: pb.OpenPortStart, outside: socket.socket, moved: Callable[[int], None]
+    ) -> None:
+        tls = await accepted(outside, identity, moved)
+        await self._files.serve_directly(tls, start.attempt_id, start.files)
+
+    @contextlib.contextmanager
+    def _offered(self, start: pb.OpenPortStart, connection: socket.socket | None) -> Iterator[Offer | None]:
+        """Yields what a direct connection may come by, where one is asked for and can be carried."""
+        if not start.direct_tls:
+            carried = connection is not None and connection.family in CARRIED_FAMILIES
+            with self.direct.offer(start.direct and carried) as offer:
+                yield offer
+            return
+        with self.direct.offer(self._encrypted < MAX_CONNECTIONS) as offer:
+            self._encrypted += offer is not None
+            try:
+                yield offer
+            finally:
+                self._encrypted -= offer is not None
 
     def _kernel(self, attempt_id: str) -> Kernel:
         try:
@@ -216,11 +258,26 @@ async def _is_taken(offer: Offer, requests: AsyncIterator[bytes], cut: asyncio.F
     return False
 
 
+async def _opened(start: pb.OpenPortStart, offer: Offer | None) -> bytes:
+    """Returns the first response, and makes the identity of a direct port that needs one."""
+    if offer is not None and start.direct_tls:
+        offer.port.identity = await asyncio.to_thread(new_identity)
+    opened = pb.PortOpened(direct=None if offer is None else offer.port)
+    return pb.OpenPortResponse(opened=opened).SerializeToString()
+
+
+async def _carry(identity: bytes, inside: socket.socket, outside: socket.socket, moved: Callable[[int], None]) -> None:
+    if identity:
+        await carry_tls(await accepted(outside, identity, moved), inside)
+    else:
+        await carry(outside, inside, moved)
+
+
 async def _exchange_directly(
-    offer: Offer, inside: socket.socket, cut: asyncio.Future[None]
+    offer: Offer, way: Callable[[socket.socket, Callable[[int], None]], Awaitable[None]], cut: asyncio.Future[None]
 ) -> AsyncGenerator[bytes, None]:
-    """Carries the bytes of a direct connection, and yields how many;
-    ends when both directions have ended, or the caller has.
+    """Has a `way` serve the direct connection, and yields how many bytes it moves;
+    ends when it has, or the caller has.
     """
     moved = reported = 0
 
@@ -232,7 +289,7 @@ async def _exchange_directly(
         outside = offer.admit()
     except OSError as error:
         raise _reset() from error
-    carrying = asyncio.ensure_future(carry(outside, inside, count))
+    carrying = asyncio.ensure_future(way(outside, count))
     try:
         while not carrying.done():
             await asyncio.wait({carrying, cut}, timeout=USE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
@@ -292,6 +349,10 @@ async def _pass_on(requests: AsyncIterator[bytes], connection: socket.socket, co
 
 async def _first(requests: AsyncIterator[bytes]) -> pb.OpenPortStart:
     request = await first_request(_read_next(requests), "start")
+    if request.start.files:
+        if request.start.port or not request.start.direct_tls:
+            raise invalid("start.files", "is by a direct port, in place of one inside")
+        return request.start
     if request.start.port not in PORTS:
         raise invalid("start.port", f"must be from {PORTS.start} to {PORTS.stop - 1}")
     try:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from retinue.agent.builds import NodeBuilds
     from retinue.agent.code.workspaces import Workspaces
     from retinue.agent.network.publisher import Publisher
+    from retinue.agent.resources.usage_history import UsageHistory
     from retinue.agent.runtime.contract import Runtime
     from retinue.rpc.enrollment.identity import Identity
 
@@ -63,11 +64,13 @@ class Server:
         identity: Callable[[], Identity],
         *,
         builds: NodeBuilds,
+        history: UsageHistory,
     ) -> None:
         """`identity` gives the current one; a renewed certificate counts from the next handshake."""
         self._sync = sync
         self._attach = AttachService(runtime, builds)
-        self._ports = PortService(runtime)
+        files = FileService(runtime)
+        self._ports = PortService(runtime, files)
         self._workspaces = workspaces
         self._code = CodeService(workspaces)
         self._server = grpc.aio.server(interceptors=(Guard(),), options=OPTIONS)
@@ -80,10 +83,11 @@ class Server:
                 ports=self._ports,
                 leases=LeaseService(runtime, publisher),
                 code=self._code,
-                files=FileService(runtime),
+                files=files,
                 apps=Apps(runtime),
                 runtime=runtime,
                 sampler=sync.sampler,
+                history=history,
             ),
             self._server,
         )

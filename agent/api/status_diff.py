@@ -19,11 +19,20 @@ if TYPE_CHECKING:
 
 DEBOUNCE = 0.1
 """Seconds that transitional states wait, so that they share one report."""
-TRANSITIONAL = frozenset(
+START_DEBOUNCE = 1.0
+"""Seconds that states of a start wait: what is held next would wait for the commit of a report that it makes needless,
+and most kernels start within this time.
+"""
+STARTING = frozenset(
     {
         agent_service_pb2.ATTEMPT_STATE_ACCEPTED,
-        agent_service_pb2.ATTEMPT_STATE_PULLING,
         agent_service_pb2.ATTEMPT_STATE_CREATING,
+    }
+)
+"""Transitional states of a start."""
+TRANSITIONAL = STARTING | frozenset(
+    {
+        agent_service_pb2.ATTEMPT_STATE_PULLING,
         agent_service_pb2.ATTEMPT_STATE_STOPPING,
     }
 )
@@ -78,4 +87,7 @@ class StatusDiff:
             return math.inf
         if any(sent.status.state not in TRANSITIONAL for sent in self.changed.values()):
             return now
-        return min(before, now + DEBOUNCE)
+        starts = not (self.removed or self.removed_networks) and all(
+            sent.status.state in STARTING for sent in self.changed.values()
+        )
+        return min(before, now + (START_DEBOUNCE if starts else DEBOUNCE))

@@ -91,6 +91,8 @@ class Terms:
         writing = asyncio.ensure_future(
             STATE.run(replace if self._disk is None else partial(self._disk.essential, replace))
         )
+        # Retrieved whatever becomes of the stream that waits: asyncio would log it.
+        writing.add_done_callback(lambda late: late.cancelled() or late.exception())
         done, _ = await asyncio.wait({writing}, timeout=WRITE_TIMEOUT)
         if done and writing.exception() is None:
             self._written = seen
@@ -99,4 +101,3 @@ class Terms:
         _log.error(
             "term %d cannot be written: %s", seen.term, writing.exception() if done else "the disk does not answer"
         )
-        writing.add_done_callback(lambda late: late.cancelled() or late.exception())

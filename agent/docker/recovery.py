@@ -10,7 +10,7 @@ from retinue.agent.docker.barrier import waits_at_barrier
 from retinue.agent.host.cgroups import memory_group
 from retinue.agent.host.processes import alive, identify
 from retinue.agent.runtime.attempt_records import Record
-from retinue.agent.runtime.rebuild import Found, rebuilt
+from retinue.agent.runtime.rebuild import LiveKernel, rebuilt
 from retinue.rpc.core.reasons import AttemptReason
 
 if TYPE_CHECKING:
@@ -57,5 +57,5 @@ def from_engine(  # noqa: PLR0917  # all that is known of it
     return replace(record, reason=AttemptReason.RECORD_LOST, message="the agent's record of the attempt was lost")
 
 
-def _found(directory: Path, init: Process) -> Found:
-    return Found(init, None, waits_at_barrier(directory, init), ())
+def _found(directory: Path, init: Process) -> LiveKernel:
+    return LiveKernel(init, None, waits_at_barrier(directory, init), ())

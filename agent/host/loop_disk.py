@@ -122,18 +122,22 @@ def _data_of(descriptor: int) -> Iterator[tuple[int, int]]:
         yield begin, offset
 
 
-def mount(image: Path, target: Path) -> None:
-    """Mounts the file's file system over a directory, once more if it is mounted elsewhere. Blocks; raises OSError."""
-    with attached(image) as device:
+def mount(image: Path, target: Path, *, fresh: bool = False) -> None:
+    """Mounts the file's file system over a directory, once more if it is mounted elsewhere, which a `fresh` one is not:
+    each device of the node is asked for it. Blocks; raises OSError.
+    """
+    with attached(image, fresh=fresh) as device:
         syscalls.mount(device, str(target), "ext4", _FLAGS, _MOUNT_OPTIONS)
 
 
 @contextlib.contextmanager
-def attached(image: Path) -> Iterator[str]:
-    """Yields the device that has the file, which is there for that long at least. Blocks; raises OSError."""
+def attached(image: Path, *, fresh: bool = False) -> Iterator[str]:
+    """Yields the device that has the file, which is there for that long at least; none has a `fresh` one.
+    Blocks; raises OSError.
+    """
     descriptor = os.open(image, os.O_RDWR | os.O_CLOEXEC)
     try:
-        device, held = _opened(descriptor) or _configured(descriptor, image.name)
+        device, held = (None if fresh else _opened(descriptor)) or _configured(descriptor, image.name)
     finally:
         os.close(descriptor)
     try:

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from retinue.agent.kernel.core.frames import Start
 
-START_TIMEOUT = 30.0
-"""Seconds that the command may take to be started."""
 BUFFER = 64 * 1024
 """Bytes read ahead from a kernel."""
 

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from retinue.agent.host.processes import Process
     from retinue.agent.inside.exec_session import ExecStream
-    from retinue.agent.resources.core.usage import Usage
 
 
 PROC = Path("/proc")

@@ -53,7 +53,12 @@ class HostUpload:
         """Returns whether all of it is there."""
         return self._incoming.complete
 
-    async def write(self, data: bytes) -> None:
+    @property
+    def resumed(self) -> bytes:
+        """Returns the SHA-256 of the bytes that were there at the beginning; good before more is written."""
+        return self._incoming.resumed
+
+    async def write(self, data: bytes | memoryview) -> None:
         """Takes in more. Raises DigestError on more than was announced, NoSpaceError, OSError."""
         await finished(asyncio.to_thread(self._incoming.write, data))
 

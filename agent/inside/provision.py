@@ -340,15 +340,36 @@ def _set_up_ssh(ssh: Ssh, provision: Provision) -> None:
 
 
 def _set_up_steps(mount: int, provision: Provision) -> None:
-    """Attaches the program that starts tasks. Its names come before those of an image's own, which have no cluster."""
+    """Attaches the program that starts tasks, also over those of the same names that an image or a node has: they have
+    no cluster.
+    """
     _make_directories(Path(STEPS).parent, provision)
     Path(STEPS).touch(mode=0o755)
     with _closing(os.open(STEPS, os.O_PATH | os.O_CLOEXEC)) as file:
         syscalls.attach_mount(mount, file)
+    directories = covered(provision.search_path, [mount.target for mount in provision.mounts])
     for name in STEP_NAMES:
+        # Names of one directory twice, as /bin is often a link, would be covered twice.
+        for directory in dict.fromkeys(map(os.path.realpath, directories)):
+            _cover(Path(directory, name))
         # An image may have no place for names: the program is there all the same.
         with contextlib.suppress(OSError):
             _plant(STEPS, name, _places(provision))
+
+
+def _cover(program: Path) -> None:
+    """Mounts the program that starts tasks over another, where there is one. A link is covered itself, not the program
+    that it leads to: that may have other names too. Raises OSError.
+    """
+    try:
+        found = os.open(program, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return
+    with _closing(found) as file:
+        if stat.S_ISDIR(os.fstat(file).st_mode):
+            return
+        with _closing(_clone(Path(STEPS), NO_PRIVILEGES | syscalls.MOUNT_ATTR_RDONLY)) as mount:
+            syscalls.attach_mount(mount, file)
 
 
 def _has(program: str) -> bool:
@@ -359,14 +380,28 @@ def places(search_path: str, mounts: Iterable[str] = ()) -> Sequence[str]:
     """Returns the directories in which programs of ours get names, in order of preference: first those in which a
     kernel's command looks for programs, as images may name others than the usual ones. `mounts` cover what is in them.
     """
-    hidden = (*NOT_PLANTED, *mounts)
-    searched = [
-        str(PurePosixPath(part)) for part in search_path.split(":") if part.startswith("/") and ".." not in part
-    ]
+    searched = _searched(search_path)
     if not searched or not set(PLANTED).isdisjoint(searched):
         return sorted(PLANTED, key=lambda place: bool(searched) and place not in searched)
-    found = [place for place in searched if not any(PurePosixPath(place).is_relative_to(each) for each in hidden)]
-    return (*(place for place in found if place != "/"), *PLANTED)
+    return (*_uncovered(searched, mounts), *PLANTED)
+
+
+def covered(search_path: str, mounts: Iterable[str] = ()) -> Sequence[str]:
+    """Returns the directories in which other programs may lie that a kernel's command would run instead of ours."""
+    return (*SEARCHED, *(place for place in _uncovered(_searched(search_path), mounts) if place not in SEARCHED))
+
+
+def _searched(search_path: str) -> Sequence[str]:
+    return [str(PurePosixPath(part)) for part in search_path.split(":") if part.startswith("/") and ".." not in part]
+
+
+def _uncovered(searched: Iterable[str], mounts: Iterable[str]) -> Iterable[str]:
+    hidden = (*NOT_PLANTED, *mounts)
+    return (
+        place
+        for place in searched
+        if place != "/" and not any(PurePosixPath(place).is_relative_to(each) for each in hidden)
+    )
 
 
 def _places(provision: Provision) -> Sequence[str]:

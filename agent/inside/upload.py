@@ -44,12 +44,15 @@ class DigestError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class UploadHeader:
-    """A file that is to come; without `digest` (SHA-256) it cannot be resumed."""
+    """A file that is to come; without `digest` (SHA-256) or an `upload_id` it cannot be resumed. Without `digest`, its
+    content is not checked: it came by what proves that it is what was sent.
+    """
 
     path: str
     size: int
     mode: int
     digest: bytes
+    upload_id: bytes = b""
 
 
 def sweep(home: Path, now: float, kept: float = KEPT) -> None:
@@ -90,7 +93,7 @@ class IncomingUpload:
             raise workdir.PathError("is required")
         partial = workdir.partial_of(reached)
         partial.mkdir(mode=0o700, exist_ok=True)
-        self._kept = bool(announced.digest)
+        self._kept = bool(announced.digest or announced.upload_id)
         self._place = partial / (_name(announced) if self._kept else uuid.uuid4().hex)
         # Its lock lasts to the end; who writes is done before the file is in its place:
         # Linux runs no program that is open for writing.
@@ -131,11 +134,16 @@ class IncomingUpload:
         return offset, digest
 
     @property
+    def resumed(self) -> bytes:
+        """Returns the SHA-256 of the bytes that were there at the beginning; good before more is written."""
+        return self._digest.digest()
+
+    @property
     def complete(self) -> bool:
         """Returns whether all of it is there."""
         return self.offset == self._announced.size
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         """Takes in more. Raises DigestError on more than was announced, NoSpaceError, OSError."""
         if self.offset + len(data) > self._announced.size:
             self._kept = False
@@ -146,7 +154,8 @@ class IncomingUpload:
                 view = view[os.write(self._descriptor, view) :]
         except OSError as error:
             raise _file_error(error) from error
-        self._digest.update(data)
+        if self._announced.digest:
+            self._digest.update(data)
         self.offset += len(data)
 
     def store(self) -> None:
@@ -196,6 +205,8 @@ def _remove_empty(directory: Path) -> None:
 
 def _name(announced: UploadHeader) -> str:
     text = f"{announced.path}\0{announced.size}\0{announced.digest.hex()}"
+    if announced.upload_id:
+        text += f"\0{announced.upload_id.hex()}"
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -40,7 +40,7 @@ def add(home: Path, size: int, files: int) -> None:
         remove(home)
         loop_disk.make(image, size, files)
         disk.mkdir(mode=0o700)
-        loop_disk.mount(image, disk)
+        loop_disk.mount(image, disk, fresh=True)
         # For the uploads beside it; they belong to root.
         disk.chmod(0o700)
         work = disk / WORK

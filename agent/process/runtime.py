@@ -23,6 +23,7 @@ from retinue.agent.process.sandboxes import Kernels
 from retinue.agent.resources.core.holdings import CUDA
 from retinue.agent.runtime.attempt_records import Record
 from retinue.agent.runtime.exit_reason import OUT_OF_MEMORY, ExitEvidence
+from retinue.rpc.cancellation import UnrequestedCancellationError, cancellable
 from retinue.rpc.core.reasons import AttemptReason
 
 if TYPE_CHECKING:
@@ -37,11 +38,6 @@ if TYPE_CHECKING:
     from retinue.agent.runtime.kernel import Kernel
 
 _log = logging.getLogger(__name__)
-
-RETRY = 1.0
-"""Seconds before the end of an attempt is recorded again after the disk refused."""
-TAIL = 2_000
-"""Bytes of output in the message of an attempt that could not be created."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +96,12 @@ class ProcessRuntime(SandboxRuntime[ProcessOptions, Kernels]):
             self._store.show(Record.of(spec, self._options.boot_id))
             try:
                 cores = self._holdings.take(spec.id, spec.slots).cores
-                started = await in_thread(self._record_and_start, spec, hosts, cores)
+                started = await cancellable(self._start, spec, hosts, cores)
             except KernelStartError as error:
                 await self._fail(spec.id, KernelStartError(f"it could not be started: {error}", error.reason))
+            except UnrequestedCancellationError as error:
+                # Else it would stay as it is: it can be neither created again nor ended.
+                await self._fail(spec.id, KernelStartError(f"it could not be started: {error}"))
             except OSError:
                 # It could not even be recorded, so nothing was started.
                 self._holdings.release(spec.id)
@@ -113,9 +112,12 @@ class ProcessRuntime(SandboxRuntime[ProcessOptions, Kernels]):
                 self._store.show(started.record)
                 self._take_over(started.record)
 
+    async def _start(self, spec: AttemptSpec, hosts: str, cores: tuple[int, ...]) -> _Started:
+        return await in_thread(self._record_and_start, spec, hosts, cores)
+
     def _record_and_start(self, spec: AttemptSpec, hosts: str, cores: tuple[int, ...]) -> _Started:
         record = replace(Record.of(spec, self._options.boot_id), cores=cores)
-        if not self._records.add(record):
+        if not self._store.put(record):
             raise OSError(f"there is a directory of attempt {spec.id} already")
         # The disk is written while the sandbox is set up; nothing may be released before it is done.
         started = self._kernels.start(

@@ -28,7 +28,7 @@ from retinue.agent.process.options import ProcessOptions
 from retinue.agent.process.root_layer import RootLayer
 from retinue.agent.runtime.bwrap_status import Status, parse_status
 from retinue.agent.runtime.disk_use import DiskFootprint, bound_work, devices_of, slot_bounds
-from retinue.agent.runtime.rebuild import Found, find_kernel
+from retinue.agent.runtime.rebuild import LiveKernel, find_kernel
 from retinue.rpc.core.amounts import DISK
 from retinue.rpc.core.reasons import AttemptReason
 
@@ -122,7 +122,7 @@ class SandboxKernels(Generic[Options]):
         if alive(monitor):
             self._cgroups.watch_over(monitor.pid)
 
-    def find(self, attempt_id: str) -> Found | None:
+    def find(self, attempt_id: str) -> LiveKernel | None:
         """Looks for a kernel by its control groups alone; None when nothing of it runs."""
         return find_kernel(self._cgroups.processes(attempt_id))
 

@@ -29,9 +29,9 @@ from retinue.agent.runtime.attempt_records import Record, Records, ended, identi
 from retinue.agent.runtime.attempt_store import AttemptStore
 from retinue.agent.runtime.disk_use import DISK_EXCEEDED, DiskWatch, bounds_of
 from retinue.agent.runtime.exit_reason import exit_reason
-from retinue.agent.runtime.killed import Killed
 from retinue.agent.runtime.options import RuntimeOptions, Shared
 from retinue.agent.runtime.tasks import Tasks, Watches
+from retinue.agent.runtime.unkillable import KilledAttempts
 from retinue.agent.runtime.usage_watch import UsageWatch
 from retinue.agent.state.damaged import DIRECTORY, DamagedFiles
 from retinue.rpc.cancellation import UnrequestedCancellationError, cancellable
@@ -84,7 +84,7 @@ class AttemptRuntime(ABC, Generic[Options]):
         self._damaged = shared.damaged or DamagedFiles(options.state_dir / DIRECTORY)
         self._records = Records(options.state_dir / self.directory / "attempts", self._damaged, shared.disk)
         self._store = AttemptStore(self._records)
-        self._killed = Killed(self._conditions, self.condition, is_paused=self._store.is_paused)
+        self._killed = KilledAttempts(self._conditions, self.condition, is_paused=self._store.is_paused)
         self._watches = Watches(self._ended)
         # Of attempts whose end is not recorded yet, what fails.
         self._ends: dict[str, Retrying] = {}

@@ -16,8 +16,8 @@ from retinue.agent.errors import UnknownAttemptError
 from retinue.agent.host.lanes import RECORDS, in_thread
 from retinue.agent.inside.log_file import Output
 from retinue.agent.inside.output_pump import OUTPUT, revive
-from retinue.agent.runtime.killed import MESSAGE
 from retinue.agent.runtime.observation import Observation
+from retinue.agent.runtime.unkillable import MESSAGE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -123,6 +123,18 @@ class AttemptStore:
         self.show(record)
         return True
 
+    def put(self, record: Record) -> bool:
+        """Makes a first record of an attempt that was shown, to be made lasting; False when there is one already.
+        Blocks. Raises OSError, and then the attempt is to be forgotten.
+        """
+        if not self._store.add(record):
+            if record.id not in self._unsure:
+                return False
+            # The record of a try that failed, of which nothing else was made.
+            self._store.write(record)
+        self._unsure.discard(record.id)
+        return True
+
     async def make_lasting(self, attempt_id: str) -> None:
         """Has a record outlive a crash of the node. Raises OSError."""
         await RECORDS.run(self._store.make_lasting, attempt_id)
@@ -212,8 +224,9 @@ class AttemptStore:
         return attempt_id in self._pauses
 
     def forget(self, attempt_id: str) -> None:
-        """Drops an attempt that was shown, and is not on disk."""
+        """Drops an attempt that was shown, and could not be added: the next try replaces what this one has left."""
         del self._records[attempt_id]
+        self._unsure.add(attempt_id)
         self.changed()
 
     def changed(self) -> None:
@@ -232,6 +245,7 @@ class AttemptStore:
         self._locks.pop(attempt_id, None)
         self._saving.pop(attempt_id, None)
         self._unwritten.discard(attempt_id)
+        self._unsure.discard(attempt_id)
         self.changed()
 
     def output(self, attempt_id: str) -> Output:

@@ -37,7 +37,12 @@ class Upload(Protocol):
         """Returns whether all of it is there."""
         ...
 
-    async def write(self, data: bytes) -> None:
+    @property
+    def resumed(self) -> bytes:
+        """Returns the SHA-256 of the bytes that were there at the beginning; good before more is written."""
+        ...
+
+    async def write(self, data: bytes | memoryview) -> None:
         """Takes in more. Raises DigestError on more than was announced, NoSpaceError, OSError."""
         ...
 

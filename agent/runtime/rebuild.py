@@ -25,7 +25,7 @@ _MONITOR = "bwrap"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class LiveKernel:
     """Processes of a kernel: its first one, the one that monitors it, and whether its command
     waits at the start barrier.
 
@@ -38,7 +38,7 @@ class Found:
     cores: tuple[int, ...]
 
 
-def find_kernel(pids: Iterable[int]) -> Found | None:
+def find_kernel(pids: Iterable[int]) -> LiveKernel | None:
     """Looks among the processes of a control group for the first one of a process namespace;
     None when there is none.
     """
@@ -55,11 +55,11 @@ def find_kernel(pids: Iterable[int]) -> Found | None:
         if (init := identify(pid)) is not None:
             command = command_of(init)
             waiting = command is not None and waits_at_barrier(command)
-            return Found(init, _monitor(parents[pid]), waiting, _cores(pid))
+            return LiveKernel(init, _monitor(parents[pid]), waiting, _cores(pid))
     return None
 
 
-def rebuilt(attempt_id: str, boot_id: str, copy: Record | None, found: Found, now: float) -> Record:
+def rebuilt(attempt_id: str, boot_id: str, copy: Record | None, kernel: LiveKernel, now: float) -> Record:
     """Returns the record of a kernel that runs: from its copy, which may be a step behind, and what was found. Pure.
 
     Without a copy nothing is known of session and networks: that is left to the manager.
@@ -67,21 +67,21 @@ def rebuilt(attempt_id: str, boot_id: str, copy: Record | None, found: Found, no
     if copy is None or copy.boot_id != boot_id:
         # An egress link that never existed is removed without harm.
         copy = Record(attempt_id, "", attempt_id.rpartition(".")[0], boot_id, egress=True, rebuilt=True)
-    record = replace(copy, monitor=found.monitor, init=found.init, cores=copy.cores or found.cores)
-    if found.waiting:
+    record = replace(copy, monitor=kernel.monitor, init=kernel.init, cores=copy.cores or kernel.cores)
+    if kernel.waiting:
         return replace(record, phase=Phase.STOPPING if copy.phase is Phase.STOPPING else Phase.CREATED, start_time=None)
     start_time = now if copy.start_time is None else copy.start_time
     phase = Phase.STOPPING if copy.phase is Phase.STOPPING else Phase.RUNNING
     return replace(record, phase=phase, start_time=start_time, attached=True)
 
 
-def recovered(attempt_id: str, boot_id: str, copy: Record | None, found: Found | None, now: float) -> Record:
+def recovered(attempt_id: str, boot_id: str, copy: Record | None, kernel: LiveKernel | None, now: float) -> Record:
     """Returns a record in place of one that was lost: of the kernel that runs, else its copy,
     else of an attempt that has failed.
     """
-    if found is not None:
+    if kernel is not None:
         _log.error("the record of attempt %s was lost; it runs on, and its record is rebuilt", attempt_id)
-        return rebuilt(attempt_id, boot_id, copy, found, now)
+        return rebuilt(attempt_id, boot_id, copy, kernel, now)
     if copy is not None:
         return copy
     # Nothing of it runs. It must not be started again, and no more can be said of it.

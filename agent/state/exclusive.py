@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 TIMEOUT = 2.0
@@ -41,13 +39,3 @@ def lock(directory: Path, message: str, timeout: float = TIMEOUT) -> int:
     except BaseException:
         os.close(descriptor)
         raise
-
-
-@contextlib.contextmanager
-def exclusive(directory: Path, message: str, timeout: float = TIMEOUT) -> Iterator[None]:
-    """Has a directory locked for as long as the block runs. Raises what `lock` raises."""
-    descriptor = lock(directory, message, timeout)
-    try:
-        yield
-    finally:
-        os.close(descriptor)

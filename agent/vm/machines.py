@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from retinue.agent.attempts import AttemptSpec, Owner
     from retinue.agent.conditions import Conditions
     from retinue.agent.kernel.core.accounts import Account
-    from retinue.agent.runtime.rebuild import Found
+    from retinue.agent.runtime.rebuild import LiveKernel
     from retinue.agent.state.damaged import DamagedFiles
 
 MACHINE_STATUS, CONSOLE = "machine-status", "console"
@@ -60,11 +60,7 @@ CONSOLE_LIMIT, STATUS_LIMIT = 64 << 10, 64 << 10
 CONSOLE_TAIL = 2_000
 DRAIN_TIMEOUT = 5.0
 """Seconds that a process which takes what the guest said may take for the rest."""
-CLOSE_TIMEOUT = 1.0
 START_TIMEOUT, START_POLL = 30.0, 0.01
-END_TIMEOUT = 5.0
-SPARES = 2
-"""Threads kept ready to start machines."""
 FAMILY = "{}.vm"
 """Control groups of virtual machines lie beside those of the agent's native processes; no agent's id has a dot."""
 
@@ -193,10 +189,10 @@ class Machines(SandboxKernels[VmOptions]):
             time.sleep(START_POLL)
         raise KernelStartError("QEMU took too long to start")
 
-    def find(self, attempt_id: str) -> Found | None:
+    def find(self, attempt_id: str) -> LiveKernel | None:
         """Looks for a machine by its control groups alone; None when nothing of it runs."""
-        found = super().find(attempt_id)
-        return None if found is None else replace(found, waiting=not self._released(attempt_id).exists())
+        kernel = super().find(attempt_id)
+        return None if kernel is None else replace(kernel, waiting=not self._released(attempt_id).exists())
 
     def note_release(self, attempt_id: str) -> None:
         """Notes on the node that the command is about to be released, in case the record is lost."""

@@ -59,13 +59,10 @@ _log = logging.getLogger(__name__)
 
 WITH_IMAGES = "vm-images"
 """Name of virtual machines over images, which not every node has that runs some."""
-DIRECTORY = "vm"
-"""Name of the directory for records, beneath that of the agent's state."""
 END_TIMEOUT = 5.0
 """Seconds that a machine may take to end after its channel has."""
 RETRY = 1.0
 """Seconds before what could not be done is tried again."""
-TAIL = 2_000
 
 
 class VmRuntime(SandboxRuntime[VmOptions, Machines]):

@@ -107,6 +107,11 @@ class Users:
         numbers = None if owner is None else pb.FileOwner(uid=owner[0], gid=owner[1])
         return (await call(self._stub.SetFileOwner, pb.SetFileOwnerRequest(user=name, file_owner=numbers))).user
 
+    async def set_role(self, name: str, role: UserRole) -> pb.User:
+        """Gives a user a role in the whole system: `user` or `admin`."""
+        value = pb.UserRole.ValueType(enum_names.number(enum_names.USER_ROLE, role))
+        return (await call(self._stub.SetUserRole, pb.SetUserRoleRequest(user=name, role=value))).user
+
     async def get(self, name: str) -> pb.User:
         """Returns one user, for administrators."""
         return (await call(self._stub.GetUser, pb.GetUserRequest(name=name))).user

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import uuid
 
 # The declared types are also checked when the program runs.
@@ -217,6 +218,33 @@ class ResourceGroups:
         others than administrators get their own only.
         """
         return (await call(self._stub.ListShares, pb.ListSharesRequest(resource_group=resource_group))).shares
+
+    async def share_histories(
+        self,
+        resource_group: str = "",
+        *,
+        since: dt.datetime | None = None,
+        until: dt.datetime | None = None,
+        interval: Span | None = None,
+        limit: int | None = None,
+    ) -> AsyncGenerator[pb.ShareHistory, None]:
+        """Yields dominant shares over time in a group (default: `default`): of the group, of projects and of users,
+        each the largest first. Times have a time zone; by default the last 7 days by the hour.
+        """
+        request = pb.ListShareHistoriesRequest(resource_group=resource_group)
+        if since is not None:
+            request.start_time.FromDatetime(since)
+        if until is not None:
+            request.end_time.FromDatetime(until)
+        if interval is not None:
+            request.interval.CopyFrom(as_duration(interval))
+
+        async def fetch(token: str, size: int) -> pb.ListShareHistoriesResponse:
+            request.page_token, request.page_size = token, size
+            return await call(self._stub.ListShareHistories, request)
+
+        async for history in paged(fetch, lambda page: page.histories, limit):
+            yield history
 
     async def verify(self, resource_group: str = "") -> pb.VerifyLedgerResponse:
         """Recomputes the claims, shares and capacity of a group (default: all), for administrators; a sound ledger has

@@ -6,6 +6,7 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
+from retinue.client.errors import Unavailable
 from retinue.client.transport.bidi_stream import BidiStream
 from retinue.manager.v1 import kernel_service_pb2 as pb
 from retinue.types.v1 import terminal_pb2
@@ -83,8 +84,12 @@ class Attachment:
             await self._send(terminal_pb2.CommandInput(stdin=data[begin : begin + CHUNK]))
 
     async def end_input(self) -> None:
-        """Ends the input."""
-        await self._send(terminal_pb2.CommandInput(end_of_input=terminal_pb2.EndOfInput()))
+        """Ends the input; a command that has ended reads none."""
+        try:
+            await self._send(terminal_pb2.CommandInput(end_of_input=terminal_pb2.EndOfInput()))
+        except Unavailable:
+            if not self._exchange.ended_well:
+                raise
 
     async def resize(self, rows: int, columns: int) -> None:
         """Gives the terminal another size."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import uuid
 from collections import deque
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,14 @@ import grpc
 import grpc.aio
 
 from retinue.client.errors import REQUEST_ID_KEY, CallError, ClientClosed
+from retinue.client.kernel.direct_files import (
+    LEAST,
+    RESUMED_SIZE,
+    TRIES,
+    DirectFiles,
+    OtherContentError,
+    direct_files,
+)
 from retinue.client.kernel.local_files import (
     Copied,
     IncomingFiles,
@@ -33,13 +42,12 @@ from retinue.manager.v1 import kernel_service_pb2 as pb
 from retinue.types.v1 import file_pb2
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import AsyncGenerator, Sequence
+    from contextlib import AbstractAsyncContextManager
 
+    from retinue.client.kernel.port import Method
     from retinue.manager.v1 import kernel_service_pb2_grpc
 
-RESUMED_SIZE = 4 << 20
-"""A file of so many bytes is resumed after the connection broke; a smaller one is sent again."""
 BATCH = 500
 """Files asked for in one call."""
 
@@ -53,8 +61,15 @@ class Files:
         session: str,
         hostname: str,
         retry_budget: RetryBudget,
+        *,
+        open_port: Method,
+        endpoint: str = "",
     ) -> None:
-        """`hostname` may be empty, for `main1`."""
+        """`hostname` may be empty, for `main1`. Large files go past the streams where the manager is reached at
+        `endpoint`.
+        """
+        self._open_port = open_port
+        self._endpoint = endpoint
         self._stub = stub
         self._session = session
         self._hostname = hostname
@@ -95,19 +110,49 @@ class Files:
         uploads, skipped, missing = await asyncio.to_thread(found, Path(source), path, recursive=recursive)
         left = deque(uploads)
         backoff = Backoff(self._retry_budget)
+        salts: dict[str, bytes] = {}
+        broken, steps = 0, 0
+
+        def carried(name: str, done: int, size: int) -> None:
+            nonlocal steps
+            steps += 1
+            if progress is not None:
+                progress(name, done, size)
+
         while left:
+            before = steps
             try:
-                async with aclosing(self._sent(tuple(left), progress, backoff)) as stored:
-                    async for _ in stored:
+                async with AsyncExitStack() as stack:
+                    past = None
+                    if broken < TRIES and sum(upload.size for upload in left) >= LEAST:
+                        past = await stack.enter_async_context(
+                            self._past(file_pb2.FILE_ACCESS_UPLOAD, continues=broken > 0)
+                        )
+                    if past is None:
+                        sent = self._sent(tuple(left), progress)
+                    else:
+                        broken += 1
+                        sent = past.upload(tuple(left), carried, salts)
+                    async for _ in await stack.enter_async_context(aclosing(sent)):
                         left.popleft()
+                        backoff.progressed()
+                        broken = 0 if past is not None else broken
+            except OtherContentError as error:
+                salts[error.path] = os.urandom(32)
             except CallError as error:
+                if broken and steps > before:
+                    # It gets on, and only this way goes on with what is there.
+                    broken = 1
                 await backoff.failed(error)
         files = [upload for upload in uploads if not upload.directory and not upload.link]
         return Copied(len(files), sum(upload.size for upload in files), tuple(skipped), tuple(missing))
 
-    async def _sent(
-        self, uploads: Sequence[Upload], progress: Progress | None, backoff: Backoff
-    ) -> AsyncGenerator[None, None]:
+    def _past(
+        self, access: file_pb2.FileAccess.ValueType, *, continues: bool = False
+    ) -> AbstractAsyncContextManager[DirectFiles | None]:
+        return direct_files(self._open_port, self._session, self._hostname, access, self._endpoint, continues=continues)
+
+    async def _sent(self, uploads: Sequence[Upload], progress: Progress | None) -> AsyncGenerator[None, None]:
         """Sends all of these in one call; yields once for each that is stored."""
         identity = str(uuid.uuid4())
         exchange = BidiStream[pb.UploadFilesRequest, pb.UploadFilesResponse](self._stub.UploadFiles, identity)
@@ -117,7 +162,6 @@ class Files:
             for _ in uploads:
                 while (output := (await exchange.receive()).output).HasField("ready"):
                     ready.put_nowait(output.ready.offset)
-                backoff.progressed()
                 yield
         except (CallError, ClientClosed, asyncio.CancelledError):
             if writing.done() and not writing.cancelled():
@@ -180,12 +224,35 @@ class Files:
         try:
             await asyncio.to_thread(incoming.make_directories, entries)
             regular = [entry.path for entry in entries if entry.type == file_pb2.FILE_TYPE_REGULAR]
+            large = sum(entry.size for entry in entries) >= LEAST
             for begin in range(0, len(regular), BATCH):
-                await self._fetch(incoming, regular[begin : begin + BATCH])
+                batch = regular[begin : begin + BATCH]
+                if not large or not await self._fetch_past(incoming, batch):
+                    await self._fetch(incoming, batch)
             await asyncio.to_thread(incoming.make_links, links)
         finally:
             await asyncio.to_thread(incoming.close)
         return Copied(incoming.files, incoming.bytes, tuple(skipped), tuple(incoming.missing))
+
+    async def _fetch_past(self, incoming: IncomingFiles, paths: Sequence[str]) -> bool:
+        """Returns whether all files have come past the streams."""
+        backoff, broken = Backoff(self._retry_budget), 0
+        while broken < TRIES:
+            before = incoming.progress
+            try:
+                async with self._past(file_pb2.FILE_ACCESS_DOWNLOAD) as past:
+                    if past is None:
+                        return False
+                    await past.download(incoming, paths)
+            except CallError as error:
+                broken += 1
+                if incoming.progress > before:
+                    backoff.progressed()
+                    broken = 0
+                await backoff.failed(error)
+            else:
+                return True
+        return False
 
     async def _fetch(self, incoming: IncomingFiles, paths: Sequence[str]) -> None:
         def request() -> pb.DownloadFilesRequest:

@@ -208,6 +208,8 @@ class IncomingFiles:
         self._partial = Path()
         self._offset = 0
         self._digest = hashlib.sha256()
+        # As many bytes of the current file are in the digest.
+        self._hashed = 0
         self.files: int = 0
         self.bytes: int = 0
         self.missing: list[tuple[str, str]] = []
@@ -250,26 +252,37 @@ class IncomingFiles:
             return file_pb2.FileRange(path=path, offset=self._offset, version=self._entry.version)
         return file_pb2.FileRange(path=path)
 
-    def take(self, step: file_pb2.DownloadOutput) -> None:
-        """Takes in one step. Raises TransferError, OSError."""
+    @property
+    def progress(self) -> int:
+        """Returns how many bytes have come."""
+        return self.bytes + (self._offset if self._entry is not None else 0)
+
+    def take(self, step: file_pb2.DownloadOutput, *, proven: bool = False) -> None:
+        """Takes in one step; `proven`: content that needs no digest comes by `add`. Raises TransferError, OSError."""
         match step.WhichOneof("step"):
             case "begin":
                 self._begin(step.begin)
             case "data":
-                if self._entry is None:
-                    raise TransferError("data came before a file")
-                view = memoryview(step.data)
-                while view:
-                    view = view[os.write(self._descriptor, view) :]
-                self._digest.update(step.data)
-                self._offset += len(step.data)
-                if self._progress is not None:
-                    self._progress(self._entry.path, self._offset, self._entry.size)
+                if self._hashed == self._offset:
+                    self._digest.update(step.data)
+                    self._hashed += len(step.data)
+                self.add(memoryview(step.data))
             case "end":
-                self._end(step.end)
+                self._end(step.end, proven=proven)
             case _:
                 self._left.pop(step.skipped.path, None)
                 self.missing.append((step.skipped.path, step.skipped.message))
+
+    def add(self, data: memoryview) -> None:
+        """Takes in content. Raises TransferError, OSError."""
+        if self._entry is None:
+            raise TransferError("data came before a file")
+        left = data
+        while left:
+            left = left[os.write(self._descriptor, left) :]
+        self._offset += len(data)
+        if self._progress is not None:
+            self._progress(self._entry.path, self._offset, self._entry.size)
 
     def _begin(self, begin: file_pb2.FileBegin) -> None:
         entry = begin.entry
@@ -284,12 +297,12 @@ class IncomingFiles:
             raise TransferError(f"{entry.path} was not sent from its beginning")
         destination.parent.mkdir(parents=True, exist_ok=True)
         self._partial = destination.with_name(f".{uuid.uuid4().hex}.partial")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         self._descriptor = os.open(self._partial, flags, 0o600)
-        self._entry, self._offset, self._digest = entry, 0, hashlib.sha256()
+        self._entry, self._offset, self._digest, self._hashed = entry, 0, hashlib.sha256(), 0
 
-    def _end(self, end: file_pb2.FileEnd) -> None:
-        if self._entry is None or end.size != self._offset or end.sha256 != self._digest.digest():
+    def _end(self, end: file_pb2.FileEnd, *, proven: bool) -> None:
+        if self._entry is None or end.size != self._offset or not (proven or end.sha256 == self._sha256()):
             path = self._entry.path if self._entry is not None else ""
             raise TransferError(f"{path} did not arrive as it was sent")
         mask = os.umask(0)
@@ -301,6 +314,13 @@ class IncomingFiles:
         self.files += 1
         self.bytes += self._offset
         self._drop()
+
+    def _sha256(self) -> bytes:
+        """Returns the digest of what has come; a part of it may have come by `add`."""
+        if self._hashed == self._offset:
+            return self._digest.digest()
+        with self._partial.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").digest()
 
     def _check(self, destination: Path) -> None:
         """Refuses a path that an existing link leads out of the target."""

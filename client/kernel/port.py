@@ -18,7 +18,7 @@ from retinue.rpc import memory
 from retinue.rpc.acknowledgements import Acknowledgements
 from retinue.rpc.port_data import Bytes, data_message, data_of
 from retinue.rpc.sockets import receive_available
-from retinue.types.v1 import port_pb2
+from retinue.types.v1 import file_pb2, port_pb2
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -56,12 +56,21 @@ class PortConnection:
     One task at a time reads, and one writes. All methods raise CallError.
     """
 
-    def __init__(self, open_port: Method, session: str, port: str, hostname: str = "", *, direct: bool = False) -> None:
-        """Sends nothing before the block is entered. With `direct`, `direct_port` may be set then,
-        for ports that speak SSH.
+    def __init__(
+        self,
+        open_port: Method,
+        session: str,
+        port: str,
+        hostname: str = "",
+        *,
+        direct: bool = False,
+        files: file_pb2.FileAccess.ValueType = file_pb2.FILE_ACCESS_UNSPECIFIED,
+    ) -> None:
+        """Sends nothing before the block is entered. With `direct`, `direct_port` may be set then: see
+        `direct_connection`. With `files`, that leads to these; `port` is empty.
         """
         self._open_port = open_port
-        self._start = pb.OpenPortStart(session=session, port=port, hostname=hostname, direct=direct)
+        self._start = pb.OpenPortStart(session=session, port=port, hostname=hostname, direct=direct, files=files)
         self._direct_port: port_pb2.DirectPort | None = None
         self._relay_port: port_pb2.DirectPort | None = None
         self.port: int = 0

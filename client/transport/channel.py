@@ -91,7 +91,9 @@ def open_channel(endpoint: str, token: str | None, ca: bytes | None, timeout: fl
     credentials = grpc.ssl_channel_credentials(root_certificates=ca)
     # gRPC's threads would ask Python for call credentials, and a channel that is closed meanwhile waits for ever.
     metadata = (("authorization", f"Bearer {token}"),) if token else ()
-    return LazyChannel(lambda: grpc.aio.secure_channel(target, credentials, options=options), metadata, timeout)
+    return LazyChannel(
+        lambda: grpc.aio.secure_channel(target, credentials, options=options), metadata, timeout, endpoint
+    )
 
 
 def _target(endpoints: list[tuple[str, int]], *, own_ca: bool) -> tuple[str, str]:

@@ -85,8 +85,12 @@ class LazyChannel(grpc.aio.Channel):
         open_channel: Callable[[], grpc.aio.Channel],
         metadata: Iterable[tuple[str, str]] = (),
         timeout: float | None = None,
+        endpoint: str = "",
     ) -> None:
-        """Opens nothing yet. `metadata` goes with every call; `timeout` is for those who make them."""
+        """Opens nothing yet. `metadata` goes with every call; `timeout` is for those who make them, and so is
+        `endpoint`, where the manager is reached.
+        """
+        self.endpoint: str = endpoint
         self._open = open_channel
         self.metadata: tuple[tuple[str, str], ...] = tuple(metadata)
         self.timeout: float | None = timeout

@@ -6,12 +6,14 @@ import { kernels } from "./api/kernels";
 import { problemOf } from "./api/problem";
 import type { AttachRequestSchema } from "./gen/retinue/manager/v1/kernel_service_pb";
 import type { CommandInputSchema } from "./gen/retinue/types/v1/terminal_pb";
-import "./parts/theme";
 import { Outbox } from "./parts/outbox";
 import { onReaderChosen, readsScreen } from "./parts/screen_reader";
+import { onDark } from "./parts/theme";
 import "./terminal.css";
 import { markDocument, t } from "./text/language";
 
+const DARK = { background: "#16181d", foreground: "#e6e6e6" };
+const LIGHT = { background: "#ffffff", foreground: "#1b1d22", cursor: "#1b1d22", selectionBackground: "#b4d5fe" };
 /** While so much is not drawn, no more is read: the kernel waits, and Ctrl-C is heard. */
 const MAX_UNDRAWN = 256 << 10;
 type Step = MessageInitShape<typeof AttachRequestSchema>["step"];
@@ -19,7 +21,7 @@ const input = (step: MessageInitShape<typeof CommandInputSchema>["step"]): Step 
 
 const [, , session = "", kernel = ""] = location.pathname.split("/").map(decodeURIComponent);
 /** Kept while a shell runs, by this window: what finds it has been loaded again. */
-const OPEN = `shell ${location.pathname}`;
+const OPEN = `shell ${location.pathname}${location.search}`;
 const place = document.getElementById("terminal");
 const status = document.getElementById("status");
 
@@ -50,17 +52,18 @@ function takeInsertions(terminal: Terminal): void {
 }
 
 function main(place: HTMLElement): void {
-  const dark =
-    matchMedia("(prefers-color-scheme: dark)").matches || document.documentElement.style.colorScheme === "dark";
   const terminal = new Terminal({
     screenReaderMode: readsScreen(),
     scrollback: 10_000,
     fontSize: 14,
-    theme: dark
-      ? { background: "#16181d", foreground: "#e6e6e6" }
-      : { background: "#ffffff", foreground: "#1b1d22", cursor: "#1b1d22", selectionBackground: "#b4d5fe" },
+    fontFamily: 'ui-monospace, "DejaVu Sans Mono", "Noto Sans Mono", monospace',
+    // A row cuts off what is lower than it: at the height of the letters alone, that is the underscore of many fonts.
+    lineHeight: 1.2,
     // Links and the clipboard are the page's: output neither opens nor writes anything.
     linkHandler: null,
+  });
+  onDark((dark) => {
+    terminal.options.theme = dark ? DARK : LIGHT;
   });
   const fit = new FitAddon();
   terminal.loadAddon(fit);

@@ -1,10 +1,11 @@
 import { create } from "@bufbuild/protobuf";
 import { expect, it } from "vitest";
-import { ClusterMode, SessionType } from "../src/gen/retinue/manager/v1/session_pb";
+import { ClusterMode, type SessionSpec, SessionType } from "../src/gen/retinue/manager/v1/session_pb";
 import { RequestChangeSchema } from "../src/gen/retinue/manager/v1/session_service_pb";
 import { commandsFor } from "../src/spec/commands";
-import { changed, EMPTY, type Form, specOf } from "../src/spec/form";
-import { quoted, splitWords, UnreadableText } from "../src/spec/words";
+import { changed, EMPTY, type Form, fromTemplate, pairsOf, readForm, withoutTemplate } from "../src/spec/form";
+import { elsewhere, refusalOf, refusalsOf } from "../src/spec/refusals";
+import { quoted, splitWords } from "../src/spec/words";
 
 const FULL: Form = {
   ...EMPTY,
@@ -15,16 +16,34 @@ const FULL: Form = {
   command: `python -c 'print("it'"'"'s")' "two words" plain`,
   directory: " /data/run ",
   slots: { cpu: "2", mem: "1g", "cuda.device": " " },
-  environment: "A=1\nAPI_TOKEN=abc\nEMPTY=",
-  mounts: "/data:/data:rw\n/models:/models",
-  ports: "web:http:8000\ndb:5432",
-  labels: "team=vision",
+  environment: [
+    { name: "A", value: "1" },
+    { name: "", value: "" },
+    { name: "API_TOKEN", value: "abc" },
+    { name: "EMPTY", value: "" },
+  ],
+  mounts: [
+    { source: "/data", target: "/data", writable: true },
+    { source: "", target: " ", writable: true },
+    { source: " /models ", target: "", writable: false },
+  ],
+  ports: [
+    { name: "web", protocol: "http", number: "8000" },
+    { name: "db", protocol: "tcp", number: "5432" },
+  ],
+  labels: [{ name: "team", value: "vision" }],
   timeLimit: "1.5h",
   attempts: "3",
-  dependsOn: "first, second",
+  dependsOn: ["first", "second"],
 };
 
-it("reads what was typed", () => {
+function specOf(form: Form): SessionSpec {
+  const { spec } = readForm(form);
+  if (spec === undefined) throw new Error("it cannot be read");
+  return spec;
+}
+
+it("reads what was typed, without rows that are empty", () => {
   const spec = specOf(FULL);
   expect(spec.clusterSize).toBe(3);
   expect(spec.kernel?.command).toEqual(["python", "-c", `print("it's")`, "two words", "plain"]);
@@ -45,21 +64,60 @@ it("reads what was typed", () => {
 });
 
 it.each([
-  ["command", { command: "echo 'open" }],
-  ["mounts", { mounts: "/data" }],
-  ["mounts", { mounts: "/a:/b:rx" }],
-  ["ports", { ports: "web" }],
-  ["ports", { ports: "web:http:x" }],
-  ["environment", { environment: "=x" }],
-  ["clusterSize", { clusterSize: "1.5" }],
-  ["timeLimit", { timeLimit: "soon" }],
-])("names the field %s that it cannot read", (field, part) => {
-  expect(() => specOf({ ...EMPTY, ...part })).toThrow(UnreadableText);
-  try {
-    specOf({ ...EMPTY, ...part });
-  } catch (error) {
-    expect((error as UnreadableText).field).toBe(field);
-  }
+  ["kernel.command", { command: "echo 'open" }],
+  ["mounts[0].source", { mounts: [{ source: "", target: "/b", writable: false }] }],
+  ["service_ports[0].ports[0]", { ports: [{ name: "web", protocol: "http", number: "" }] }],
+  ["service_ports[0].ports[0]", { ports: [{ name: "web", protocol: "http", number: "x" }] }],
+  ["kernel.environment['']", { environment: [{ name: "", value: "x" }] }],
+  ["labels['a']", { labels: ["1", "2"].map((value) => ({ name: "a", value })) }],
+  ["cluster_size", { clusterSize: "1.5" }],
+  ["time_limit", { timeLimit: "soon" }],
+] as const)("names the field %s that it cannot read", (field, part) => {
+  const { spec, refusals } = readForm({ ...EMPTY, ...part });
+  expect(spec).toBeUndefined();
+  expect(Object.keys(refusals)).toEqual([field]);
+});
+
+it("names all fields that it cannot read", () => {
+  const { refusals } = readForm({ ...EMPTY, clusterSize: "x", timeLimit: "soon" });
+  expect(Object.keys(refusals)).toEqual(["cluster_size", "time_limit"]);
+});
+
+it("counts rows of refusals without those that are empty", () => {
+  const blank = { name: "", protocol: "http", number: "" } as const;
+  const { refusals } = readForm({ ...EMPTY, ports: [blank, { ...blank, number: "x" }] });
+  expect(Object.keys(refusals)).toEqual(["service_ports[0].ports[0]"]);
+});
+
+it("finds the server's refusals by field, and says the rest", () => {
+  const fields = [
+    { field: "spec.kernel.slots['cpu']", description: "must be positive" },
+    { field: "spec.mounts[1].target", description: "must be absolute" },
+    { field: "spec.webhooks[0].url", description: "is refused" },
+  ];
+  const refusals = refusalsOf({ code: 3, reason: "", message: "", fields });
+  expect(refusalOf(refusals, "kernel.slots['cpu']")).toBe("must be positive");
+  expect(refusalOf(refusals, "kernel.slots['cpus']")).toBeUndefined();
+  expect(refusalOf(refusals, "mounts[0]")).toBeUndefined();
+  expect(refusalOf(refusals, "mounts")).toBe("must be absolute");
+  expect(elsewhere(refusals, ["kernel.slots", "mounts"])).toEqual(["webhooks[0].url: is refused"]);
+});
+
+it("leaves to a template what it has, and takes that back", () => {
+  const from = fromTemplate({ ...EMPTY, name: "kept" }, "pair");
+  const spec = specOf(from);
+  expect([spec.type, spec.clusterMode, spec.clusterSize]).toEqual([0, 0, 0]);
+  expect(spec.kernel?.slots).toEqual({});
+  expect(spec.template?.name).toBe("pair");
+  expect(withoutTemplate(from)).toEqual({ ...EMPTY, name: "kept" });
+});
+
+it("reads the lines of a file as rows", () => {
+  expect(pairsOf("# comment\nexport A=1\n\nB=x=y\n")).toEqual([
+    { name: "A", value: "1" },
+    { name: "B", value: "x=y" },
+  ]);
+  expect(pairsOf("just words")).toEqual([]);
 });
 
 it("leaves secrets out of commands", () => {

@@ -1,5 +1,5 @@
 import { expect, it } from "vitest";
-import { amount, amounts, bytes, span } from "../src/text/format";
+import { amount, amounts, axisTime, bytes, span } from "../src/text/format";
 
 it.each([
   [0.04, "0.0s"],
@@ -29,4 +29,12 @@ it("writes amounts on one line", () => {
   expect(amounts({ mem: "4g", "cuda.device": "1", cpu: "2" })).toBe("cpu 2 · mem 4.0G · cuda.device 1");
   expect(amounts({ disk: "20g", "cuda.device": "1", mem: "4g" })).toBe("mem 4.0G · disk 20G · cuda.device 1");
   expect(bytes(0)).toBe("0B");
+});
+
+it("tells the marks of an axis apart", () => {
+  const noon = new Date(2026, 0, 31, 12, 5, 30);
+  expect(axisTime(noon, 15)).toBe("12:05:30");
+  expect(axisTime(noon, 300)).toBe("12:05");
+  expect(axisTime(noon, 86_400)).toBe("Jan 31");
+  expect(axisTime(new Date(2026, 0, 31), 21_600)).toBe("Jan 31");
 });

@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 MAX_LARGE_TUNNELS = 32
 """Tunnels of all users with large messages, at each replica."""

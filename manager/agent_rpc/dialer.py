@@ -12,15 +12,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
 from enum import Enum, auto
+from typing import TYPE_CHECKING
 
 import grpc
 import grpc.aio
 from prometheus_client import Counter
 
 from retinue.manager.agent_rpc import reach
-from retinue.manager.agent_rpc.reach import ClientIdentity, NotReached
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from retinue.manager.agent_rpc.reach import ClientIdentity, NotReached
 
 CONNECT_MS = 3_000
 """What a connection and its handshake may take, on a machine that is busy with many others."""

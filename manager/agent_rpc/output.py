@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import grpc
 
@@ -15,6 +14,9 @@ from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.manager.agent_rpc.relay import AgentRefusedError, AgentUnavailableError, AttemptLocation, Forwarder
 from retinue.rpc.core.output_stream import Stream
 from retinue.rpc.times import timestamp
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 # No output is as long as that.
 _MAX_OFFSET = 2**53

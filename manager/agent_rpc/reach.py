@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import functools
 import os
 import socket
 import ssl
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from retinue.rpc import failpoints
 from retinue.rpc.core.reasons import AgentConditionReason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 PROBE_SECONDS = 5.0
 """What a connection and its handshake may take each: more than a call waits, so that a call tries no less."""
@@ -180,6 +183,8 @@ def _named(certificate: Any) -> str:
     return ""
 
 
+# To read keys and certificates takes longer than a handshake, and a new leader probes all agents at once.
+@functools.lru_cache(maxsize=2)
 def _context(identity: ClientIdentity) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     # The certificate is that of an agent, whichever: its name is looked at once it is known.

@@ -10,10 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import grpc
 import grpc.aio
@@ -27,6 +26,9 @@ from retinue.rpc import failpoints
 from retinue.rpc.bidi_call import UNSENT, BidiCall
 from retinue.rpc.cancellation import UnrequestedCancellationError, cancellable
 from retinue.rpc.errors import broken_stream
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
 _log = logging.getLogger(__name__)
 

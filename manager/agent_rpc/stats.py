@@ -5,18 +5,30 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Iterable
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import grpc.aio
 
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.agent.v1 import agent_service_pb2_grpc as pb_grpc
-from retinue.manager.agent_rpc.dialer import Dialer
-from retinue.manager.agent_rpc.relay import AttemptLocation
+from retinue.manager.agent_rpc.dialer import AgentNotReachedError, Dialer, Purpose
 from retinue.rpc import failpoints
 from retinue.rpc.errors import broken_stream
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from retinue.manager.agent_rpc.relay import AttemptLocation
+
 _log = logging.getLogger(__name__)
+
+
+class _OfAttempt(Protocol):
+    @property
+    def attempt_id(self) -> str: ...
+
+
+_Answer = TypeVar("_Answer", bound=_OfAttempt)
 
 
 class StatsReader:
@@ -32,9 +44,7 @@ class StatsReader:
         """Returns what these attempts use, by id; those of agents that do not answer within
         so many seconds are left out.
         """
-        by_agent: dict[tuple[str, str], list[str]] = {}
-        for location in locations:
-            by_agent.setdefault((location.agent_id, location.address), []).append(location.attempt_id)
+        by_agent = _by_agent(locations)
         for gone in self._channels.keys() - by_agent.keys():
             await self._channels.pop(gone).close()
         answers = await asyncio.gather(*(self._ask(agent, ids, seconds) for agent, ids in by_agent.items()))
@@ -57,11 +67,57 @@ class StatsReader:
         except grpc.aio.AioRpcError as error:
             _log.debug("agent %s sends no stats: %s", agent[0], error.code().name)
             return ()
-        # An agent is believed about what it was asked for, which is its own.
-        asked = set(attempt_ids)
-        found = [stats for stats in answer.attempts if stats.attempt_id in asked]
-        if strays := len(answer.attempts) - len(found):
-            if not self.strays[agent[0]]:
-                _log.error("agent %s reports stats of %d attempts that it was not asked for: ignored", agent[0], strays)
-            self.strays[agent[0]] += strays
-        return found
+        return _asked_for(agent[0], answer.attempts, attempt_ids, self.strays)
+
+
+async def read_samples(
+    dialer: Dialer, locations: Iterable[AttemptLocation], asked: pb.ListUsageSamplesRequest, seconds: float
+) -> dict[str, pb.AttemptUsageSamples]:
+    """Returns what these attempts used over the last hour, by id; those of agents that do not answer within so many
+    seconds, or are of a version that keeps none, are left out. `asked` says which samples.
+    """
+    by_agent = _by_agent(locations)
+    answers = await asyncio.gather(
+        *(_ask_samples(dialer, agent, ids, asked, seconds) for agent, ids in by_agent.items())
+    )
+    return {item.attempt_id: item for answer in answers for item in answer}
+
+
+async def _ask_samples(
+    dialer: Dialer,
+    agent: tuple[str, str],
+    attempt_ids: list[str],
+    asked: pb.ListUsageSamplesRequest,
+    seconds: float,
+) -> Iterable[pb.AttemptUsageSamples]:
+    request = pb.ListUsageSamplesRequest(attempt_ids=attempt_ids)
+    request.MergeFrom(asked)
+    try:
+        async with dialer.stream(*agent, Purpose.OTHER) as channel:
+            stub: pb_grpc.AgentServiceAsyncStub = pb_grpc.AgentServiceStub(channel)
+            await failpoints.reach("relay.stats", broken_stream)
+            answer = await stub.ListUsageSamples(request, timeout=seconds)
+    except (grpc.aio.AioRpcError, AgentNotReachedError) as error:
+        _log.debug("agent %s sends no samples: %s", agent[0], error)
+        return ()
+    return _asked_for(agent[0], answer.attempts, attempt_ids, Counter())
+
+
+def _by_agent(locations: Iterable[AttemptLocation]) -> Mapping[tuple[str, str], list[str]]:
+    found: dict[tuple[str, str], list[str]] = {}
+    for location in locations:
+        found.setdefault((location.agent_id, location.address), []).append(location.attempt_id)
+    return found
+
+
+def _asked_for(
+    agent_id: str, found: Sequence[_Answer], attempt_ids: Sequence[str], strays: Counter[str]
+) -> Sequence[_Answer]:
+    """Returns what an agent says of the attempts that it was asked for, which are its own: only that is believed."""
+    asked = set(attempt_ids)
+    kept = [item for item in found if item.attempt_id in asked]
+    if number := len(found) - len(kept):
+        if not strays[agent_id]:
+            _log.error("agent %s reports stats of %d attempts that it was not asked for: ignored", agent_id, number)
+        strays[agent_id] += number
+    return kept

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from retinue.manager.domain import errors, preconditions
 from retinue.manager.domain.session import features
@@ -14,20 +13,26 @@ from retinue.manager.server.fields import parse_uuid
 from retinue.manager.server.interceptors import current_address, current_principal
 from retinue.manager.session import access_log
 from retinue.manager.session.transaction import WorkingSet, load_for_update, working_set
-from retinue.manager.store.postgres.database import Transaction
-from retinue.manager.store.sessions import sessions
+from retinue.manager.store.sessions import lookup, sessions
+from retinue.manager.store.sessions.visibility import Visibility
+
+if TYPE_CHECKING:
+    import uuid
+    from collections.abc import Collection, Mapping, Sequence
+
+    from retinue.manager.store.postgres.database import Transaction
 
 # Of sessions that others call as the caller calls none.
 _NAMED = 4
 
 
-def caller_visibility(*, owner_only: bool = False) -> sessions.Visibility:
+def caller_visibility(*, owner_only: bool = False) -> Visibility:
     """Returns the sessions that the caller may read; with `owner_only`,
     without those that are read as an administrator of a project.
     """
     principal = current_principal()
     administered = () if owner_only else principal.administered
-    return sessions.Visibility(principal.is_admin, principal.name, administered)
+    return Visibility(principal.is_admin, principal.name, administered)
 
 
 def full_view(owner: str) -> SpecView:
@@ -53,7 +58,7 @@ async def lock_session(tx: Transaction, reference: str) -> tuple[uuid.UUID, Work
     """
     if (guess := parse_uuid(reference)) is not None:
         visibility = caller_visibility()
-        finding = sessions.finding([reference], visibility, current_principal().name)
+        finding = lookup.finding([reference], visibility, current_principal().name)
         locking = sessions.reading([guess], lock=True, visibility=visibility)
         kernels = sessions.reading_kernels([guess])
         answers = await tx.pipeline(finding, locking, kernels)
@@ -68,9 +73,9 @@ async def find_sessions(
 ) -> dict[str, uuid.UUID | errors.NotFound]:
     """Returns what `find_session` finds or raises, for each reference."""
     visibility = caller_visibility(owner_only=owner_only)
-    found = await sessions.find(tx, references, visibility, current_principal().name)
+    found = await lookup.find(tx, references, visibility, current_principal().name)
     missing = [reference for reference in references if reference not in found]
-    others = await sessions.owners_of(tx, missing, visibility, _NAMED) if missing and visibility.sees_others else {}
+    others = await lookup.owners_of(tx, missing, visibility, _NAMED) if missing and visibility.sees_others else {}
     return {reference: found.get(reference) or _not_found(reference, others) for reference in references}
 
 

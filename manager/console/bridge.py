@@ -8,24 +8,18 @@ is a websocket.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
 from aiohttp import web
-from google.protobuf.descriptor import FileDescriptor
 
 from retinue.manager.console.browsers import BodyRefusedError, browser_address, read_body
 from retinue.manager.console.core import frames
-from retinue.manager.console.core.address import ConsoleAddress
 from retinue.manager.console.core.frames import End
 from retinue.manager.console.core.limits import OpenSockets
 from retinue.manager.console.stream import CLOSE_SECONDS, Stream, end_of
 from retinue.manager.domain.errors import ApiError, CredentialsMissing, TokenInvalid, TooManyWrongTokens, Unavailable
-from retinue.manager.server.auditing import Auditor
-from retinue.manager.server.authentication import Authenticator
-from retinue.manager.server.calls import Browsers
 from retinue.manager.server.wrong_tokens import WrongTokens
 from retinue.manager.store.postgres.database import StoreUnavailable
 from retinue.manager.v1 import (
@@ -38,6 +32,16 @@ from retinue.manager.v1 import (
     template_service_pb2,
 )
 from retinue.rpc.errors import status_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from google.protobuf.descriptor import FileDescriptor
+
+    from retinue.manager.console.core.address import ConsoleAddress
+    from retinue.manager.server.auditing import Auditor
+    from retinue.manager.server.authentication import Authenticator
+    from retinue.manager.server.calls import Browsers
 
 
 def _methods(*files: FileDescriptor) -> Mapping[str, bool]:

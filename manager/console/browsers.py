@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-
-from aiohttp import web
+from typing import TYPE_CHECKING
 
 from retinue.manager.server.wrong_tokens import address_of
+
+if TYPE_CHECKING:
+    from aiohttp import web
 
 
 class BodyRefusedError(Exception):

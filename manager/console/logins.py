@@ -9,8 +9,7 @@ import datetime as dt
 import json
 import logging
 import time
-import uuid
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import grpc
 from aiohttp import web
@@ -27,13 +26,18 @@ from retinue.manager.identity.tokens import (
     is_secret,
     new_secret,
 )
-from retinue.manager.server.auditing import Auditor
 from retinue.manager.store.access import console_tickets
 from retinue.manager.store.accounts import accounts
-from retinue.manager.store.accounts.accounts import TokenRecord
 from retinue.manager.store.postgres.conflicts import outlasting_conflicts
 from retinue.manager.store.postgres.database import Database, StoreUnavailable, Transaction
 from retinue.manager.store.postgres.lanes import Lane, in_lane
+
+if TYPE_CHECKING:
+    import uuid
+    from collections.abc import Callable
+
+    from retinue.manager.server.auditing import Auditor
+    from retinue.manager.store.accounts.accounts import TokenRecord
 
 _log = logging.getLogger(__name__)
 

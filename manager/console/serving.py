@@ -8,27 +8,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import grpc.aio
 from aiohttp import web
 
 from retinue.manager.console.bridge import METHODS, Bridge
 from retinue.manager.console.core import documents
-from retinue.manager.console.core.address import ConsoleAddress
-from retinue.manager.console.core.documents import Shown
 from retinue.manager.console.core.frames import HEADER_BYTES, MAX_MESSAGE
 from retinue.manager.console.logins import Logins
-from retinue.manager.server.auditing import Auditor
-from retinue.manager.server.authentication import Authenticator
-from retinue.manager.server.calls import Browsers
-from retinue.manager.store.postgres.database import Database
 
-_log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    import grpc.aio
+
+    from retinue.manager.console.core.address import ConsoleAddress
+    from retinue.manager.console.core.documents import Shown
+    from retinue.manager.server.auditing import Auditor
+    from retinue.manager.server.authentication import Authenticator
+    from retinue.manager.server.calls import Browsers
+    from retinue.manager.store.postgres.database import Database
+
 
 STATIC = Path(__file__).with_name("static")
 _STOP_SECONDS = 1.0

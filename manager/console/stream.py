@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
 from aiohttp import WSMsgType, web
 
 from retinue.manager.console.core.frames import End
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
 HEARTBEAT_SECONDS = 20.0
 # How often the caller's token is looked at. The API does so itself, but not while its answers are not read.

@@ -10,21 +10,24 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias
-
-from sqlmodel.ext.asyncio.session import AsyncSession
+from typing import TYPE_CHECKING, TypeAlias
 
 from retinue.manager.controllers.core.clock_steps import ClockLook, ClockStep, find_step
-from retinue.manager.dispatch.desired_state import Affected
 from retinue.manager.domain.session.attempts import AttemptStatus
 from retinue.manager.domain.session.state_machine import SessionMachine
 from retinue.manager.session.transaction import WorkingSet, load_for_update, save
 from retinue.manager.store.leadership import leadership
 from retinue.manager.store.leadership.lease import boot_time
-from retinue.manager.store.placement import attempts, bounds
-from retinue.manager.store.postgres.database import Database
+from retinue.manager.store.placement import attempts, deadlines
+from retinue.manager.store.postgres.writes import QUIET_SECONDS
 from retinue.manager.store.sessions.session_records import SessionRecord
 from retinue.manager.supervision import all_or_each
+
+if TYPE_CHECKING:
+    from sqlmodel.ext.asyncio.session import AsyncSession
+
+    from retinue.manager.dispatch.desired_state import Affected
+    from retinue.manager.store.postgres.database import Database
 
 _log = logging.getLogger(__name__)
 
@@ -61,7 +64,7 @@ class DatabaseClock:
         and the step before.
         """
         before = self._boot_time()
-        wall = await bounds.read_clock(tx)
+        wall = await deadlines.read_clock(tx)
         look = ClockLook(before, self._boot_time(), wall)
         return look, None if self._last is None else find_step(self._last, look)
 
@@ -77,35 +80,37 @@ async def enforce(
     database_clock: DatabaseClock | None = None,
     *,
     late: Callable[[Sequence[LateStart]], None] = lambda _starts: None,
-) -> None:
-    """Moves every session that has waited or run too long; repeated every second by the leader,
-    with one and the same clock. `late` is called with starts that were not ready in time, once they are rolled back.
+) -> bool:
+    """Moves every session that has waited or run too long; repeated by the leader, with one and the same clock, each
+    second while anyone writes, or if it returned that time alone may bring the next one about. `late` is called with
+    starts that were not ready in time, once they are rolled back.
     """
     database_clock = database_clock or DatabaseClock()
     async with database.transaction() as tx:
         look, step = await database_clock.look(tx)
         if step is None:
             # By the same clock, as it says the same throughout a transaction.
-            overdue = await bounds.read_waited_too_long(tx)
-            late_starts = await bounds.read_late_starts(tx)
-            failing = await bounds.read_failing_starts(tx, RETRY_BOUND)
-            stranded = await bounds.read_stranded(tx)
-            unanswered = await bounds.read_unanswered(tx)
-            expired = await bounds.read_expired(tx)
-            evicted = await bounds.read_evicted(tx)
-            leftovers = await bounds.read_agents_with_leftovers(tx)
+            too_long = await deadlines.read_waited_too_long(tx)
+            late_starts = await deadlines.read_late_starts(tx)
+            failing = await deadlines.read_failing_starts(tx, RETRY_BOUND)
+            overdue = await deadlines.read_overdue(tx)
+            unanswered = await deadlines.read_unanswered(tx)
+            expired = await deadlines.read_expired(tx)
+            evicted = await deadlines.read_evicted(tx)
+            leftovers = await deadlines.read_agents_with_leftovers(tx)
+            soon = await deadlines.comes_soon(tx, QUIET_SECONDS)
         else:
             await leadership.check(tx, term)
-            moved = await bounds.shift_times(tx, seconds=step.seconds, window=step.window, former=step.former)
+            moved = await deadlines.shift_times(tx, seconds=step.seconds, window=step.window, former=step.former)
     database_clock.keep(look)
     if step is not None:
         _log.warning("the database's clock was set by %.1f s: so were the times of %d sessions", step.seconds, moved)
-        return
+        return True
     due: list[Due] = [
-        *((session_id, _give_up_waiting) for session_id in overdue),
+        *((session_id, _give_up_waiting) for session_id in too_long),
         *((session_id, _expire) for session_id in expired),
         *((session_id, partial(_evict, agent_id)) for session_id, agent_id in evicted),
-        *((attempt.session_id, partial(_strand, attempt)) for attempt in stranded),
+        *((attempt.session_id, partial(_strand, attempt)) for attempt in overdue),
         *((attempt.session_id, partial(_withdraw, attempt)) for attempt in unanswered),
     ]
     if due:
@@ -119,11 +124,12 @@ async def enforce(
             async with database.transaction() as tx:
                 await leadership.check(tx, term)
                 if lost:
-                    await bounds.give_up_output(tx, agent_id)
+                    await deadlines.give_up_output(tx, agent_id)
                 await attempts.release_networks(tx, agent_id)
         finally:
             # A commit that broke may have taken effect, and the journal has nothing of it.
             committed({agent_id: None})
+    return soon or bool(due or starting or leftovers)
 
 
 async def _move(database: Database, term: int, committed: Callable[[Affected], None], due: Sequence[Due]) -> None:
@@ -179,9 +185,9 @@ def _evict(agent_id: str, machine: SessionMachine, _record: SessionRecord) -> No
     machine.evict(agent_id)
 
 
-def _strand(attempt: bounds.Stranded, machine: SessionMachine, _record: SessionRecord) -> None:
+def _strand(attempt: deadlines.Overdue, machine: SessionMachine, _record: SessionRecord) -> None:
     machine.strand(attempt.kernel_id, attempt.epoch, attempt.agent_id, revoked=attempt.revoked)
 
 
-def _withdraw(attempt: bounds.Unanswered, machine: SessionMachine, _record: SessionRecord) -> None:
+def _withdraw(attempt: deadlines.Unanswered, machine: SessionMachine, _record: SessionRecord) -> None:
     machine.withdraw(attempt.kernel_id, attempt.epoch, attempt.agent_id)

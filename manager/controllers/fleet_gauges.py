@@ -5,20 +5,23 @@ from the leader only so that sums over managers are right.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import Gauge
 
 from retinue.manager.domain.scheduling.records import AgentState
 from retinue.manager.domain.session.states import LIVE_SESSION_STATES
 from retinue.manager.store.fleet import groups
-from retinue.manager.store.postgres.database import Database
 from retinue.rpc.core.amounts import base_amount
 from retinue.rpc.core.reasons import AgentConditionType
 
-_SECONDS = 10.0
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from retinue.manager.store.postgres.database import Database
+
+_SECONDS, _QUIET_SECONDS = 10.0, 60.0
 _LEADER = Gauge("retinue_manager_leader", "1 in the manager that leads, 0 in others.")
 _SESSIONS = Gauge("retinue_sessions", "Sessions that have not ended.", ["resource_group", "state"])
 _WAITING = Gauge(
@@ -49,14 +52,18 @@ _CONDITION_TYPES = [kind.value for kind in AgentConditionType if kind is not Age
 
 
 async def run(database: Database) -> None:
-    """Reads the counts every 10 s until cancelled; a replica that no longer leads exports none."""
+    """Reads the counts until cancelled, every 10 s while anyone writes or a session waits;
+    a replica that no longer leads exports none.
+    """
     _LEADER.set(1)
     try:
         while True:
+            seen = database.writes.number
             async with database.transaction() as tx:
                 counts = await groups.count_live(tx)
             show(counts)
-            await asyncio.sleep(_SECONDS)
+            longest = _SECONDS if counts.waiting else _QUIET_SECONDS
+            await database.writes.rest(asyncio.Event(), seen, _SECONDS, longest)
     finally:
         _LEADER.set(0)
         for gauge in _GAUGES:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import datetime as dt
 import ipaddress
-import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from ipaddress import IPv4Network
+from typing import TYPE_CHECKING
 
-from retinue.manager.agent_rpc.dialer import Dialer
 from retinue.manager.agent_rpc.relay import Forwarder
 from retinue.manager.controllers import deadlines, dependencies, fleet_gauges
 from retinue.manager.controllers.log_collector import OutputCollector
@@ -20,7 +16,6 @@ from retinue.manager.dispatch.desired_state import Affected, read_desired
 from retinue.manager.dispatch.orphans import Orphans, OutOfBounds
 from retinue.manager.dispatch.reports import Reports
 from retinue.manager.dispatch.supervisor import Supervisor
-from retinue.manager.domain.agents.timers import Timers
 from retinue.manager.domain.debounce import Debounce
 from retinue.manager.domain.endpoints.model import NoRouters
 from retinue.manager.domain.reasons import SessionReason
@@ -34,34 +29,41 @@ from retinue.manager.domain.session.events import (
     SessionUpdated,
 )
 from retinue.manager.domain.session.ipam import POOL, VXLAN_PORT
-from retinue.manager.domain.session.secrets import SessionSecrets
-from retinue.manager.domain.session.service_ports import Addresses
 from retinue.manager.domain.session.states import ENDED_SESSION_STATES, SessionState
 from retinue.manager.endpoints.controller import EndpointController
-from retinue.manager.endpoints.queries import QueryReader
 from retinue.manager.endpoints.routers.edge import RouterEdge
-from retinue.manager.identity.endpoint_tokens import EndpointDomain
 from retinue.manager.idle.controller import IdleController
 from retinue.manager.scheduler.loop import Scheduler
 from retinue.manager.store import retention
 from retinue.manager.store.accounts import audit
 from retinue.manager.store.fleet import nodes
-from retinue.manager.store.fleet.nodes import AgentTarget
 from retinue.manager.store.journal.journal_tail import PORTION, JournalTail
 from retinue.manager.store.leadership import leadership
-from retinue.manager.store.placement import attempts
+from retinue.manager.store.placement import attempts, share_history
 from retinue.manager.store.postgres.database import Database, StoreUnavailable, Transaction
+from retinue.manager.store.postgres.writes import QUIET_SECONDS
 from retinue.manager.supervision import for_links, supervise
 from retinue.manager.webhooks.dispatcher import WebhookDispatcher
 from retinue.rpc.core.addresses import PUBLIC_ONLY, AddressPolicy
 
-_log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+
+    from retinue.manager.agent_rpc.dialer import Dialer
+    from retinue.manager.domain.agents.timers import Timers
+    from retinue.manager.domain.session.secrets import SessionSecrets
+    from retinue.manager.domain.session.service_ports import Addresses
+    from retinue.manager.endpoints.queries import QueryReader
+    from retinue.manager.identity.endpoint_tokens import EndpointDomain
+    from retinue.manager.store.fleet.nodes import AgentTarget
+
 
 _ENDING = (SessionState.TERMINATING, SessionState.CANCELLED)
 _TICK_SECONDS = 1.0
-# When agents were heard is written so often: what is shown of it is true to this.
-_HEARD_SECONDS = 10.0
 _MAINTENANCE_SECONDS = 60.0
+# Between two samples of what users and projects hold.
+_SHARES_SECONDS = 300.0
 # Between portions of what is removed: others have their turn.
 _PURGE_PAUSE_SECONDS = 0.2
 
@@ -87,6 +89,7 @@ class Leader:
         webhook_addresses: AddressPolicy = PUBLIC_ONLY,
         kept: dt.timedelta | None = None,
         audit_kept: dt.timedelta | None = None,
+        shares_kept: dt.timedelta | None = None,
         endpoint_domain: EndpointDomain | None = None,
         prometheus_url: str = "",
         subnets: IPv4Network = POOL,
@@ -95,9 +98,9 @@ class Leader:
     ) -> None:
         """Agents whose kernels do nothing are refused unless `null_kernels` are wanted. `control_plane` are the
         addresses of managers and database: kernels are kept from them. Sessions that ended are `kept` for so long,
-        records of the audit `audit_kept`; None: for ever. Without an `endpoint_domain` there are no routers,
-        and without a `prometheus_url` no metrics by queries. New networks of sessions are in `subnets` and have
-        `vxlan_port`, and a gateway has `addresses` for their ports.
+        records of the audit `audit_kept`, shares over time `shares_kept`; None: for ever. Without an `endpoint_domain`
+        there are no routers, and without a `prometheus_url` no metrics by queries. New networks of sessions are in
+        `subnets` and have `vxlan_port`, and a gateway has `addresses` for their ports.
         """
         self._database = database
         self._dialer = dialer
@@ -107,6 +110,7 @@ class Leader:
         self._check_lease = check_lease
         self._kept = kept
         self._audit_kept = audit_kept
+        self._shares_kept = shares_kept
         self._orphans = Orphans(database, term, self._committed)
         self._out_of_bounds = OutOfBounds(database, term)
         self._reports = Reports(database, term, self._committed, self._orphans, out_of_bounds=self._out_of_bounds.note)
@@ -132,7 +136,7 @@ class Leader:
                 check_lease=self._check_sending,
             )
         )
-        self._queries = None if not prometheus_url else QueryReader(prometheus_url)
+        self._queries = _query_reader(prometheus_url)
         self._idle_intervals: Mapping[str, float] = {}
         self._replica_watches: Mapping[str, UsageWatch] = {}
         self.endpoints = EndpointController(
@@ -167,6 +171,7 @@ class Leader:
             check_lease=self._check_sending,
             used=self._used,
             reached=self._reports.reach_changed,
+            writes=database.writes,
         )
 
     async def run(self) -> None:
@@ -193,8 +198,8 @@ class Leader:
             "endpoints": self.endpoints.run,
             "webhooks": self._webhooks.run,
             "journal": self._follow,
-            "heard": self._record_heard,
             "house": self._run_maintenance,
+            "shares": self._sample_shares,
             "gauges": self._show_fleet,
         }
         if self._edge is not None:
@@ -272,10 +277,12 @@ class Leader:
 
     async def _enforce(self) -> None:
         while True:
-            await deadlines.enforce(
+            seen = self._database.writes.number
+            soon = await deadlines.enforce(
                 self._database, self._term, self._committed, self._database_clock, late=self._note_late_starts
             )
-            await asyncio.sleep(_TICK_SECONDS)
+            longest = _TICK_SECONDS if soon else QUIET_SECONDS
+            await self._database.writes.rest(asyncio.Event(), seen, _TICK_SECONDS, longest)
 
     def _note_late_starts(self, starts: Sequence[deadlines.LateStart]) -> None:
         for start in starts:
@@ -283,16 +290,15 @@ class Leader:
 
     async def _settle(self) -> None:
         """Releases what waited for sessions that have terminated, or cancels it;
-        checked every second in case an end was missed.
+        checked whenever something was written in case an end was missed.
         """
         debounce = Debounce()
         while True:
             await asyncio.sleep(debounce.begin(time.monotonic()))
             self._ended.clear()
+            seen = self._database.writes.number
             await dependencies.settle(self._database, self._term, self._committed)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_TICK_SECONDS):
-                    await self._ended.wait()
+            await self._database.writes.rest(self._ended, seen, _TICK_SECONDS)
 
     async def _run_maintenance(self) -> None:
         while True:
@@ -306,6 +312,15 @@ class Leader:
                 await self._purge(partial(retention.purge_sessions, age=self._kept))
             await asyncio.sleep(_MAINTENANCE_SECONDS)
 
+    async def _sample_shares(self) -> None:
+        while True:
+            async with self._database.transaction() as tx:
+                await leadership.check(tx, self._term)
+                await share_history.record(tx)
+                if self._shares_kept is not None:
+                    await share_history.forget(tx, self._shares_kept)
+            await asyncio.sleep(_SHARES_SECONDS)
+
     async def _purge(self, purge: Callable[[Transaction], Awaitable[int]]) -> None:
         """Removes what is kept no longer, in portions, until there is none left."""
         while True:
@@ -315,14 +330,6 @@ class Leader:
             if number == 0:
                 break
             await asyncio.sleep(_PURGE_PAUSE_SECONDS)
-
-    async def _record_heard(self) -> None:
-        while True:
-            if silences := self._supervisor.silences():
-                async with self._database.transaction() as tx:
-                    await leadership.check(tx, self._term)
-                    await nodes.record_heard(tx, silences)
-            await asyncio.sleep(_HEARD_SECONDS)
 
     async def _follow(self) -> None:
         """Finds out what any replica did to sessions: new ones are scheduled, ended ones are stopped."""
@@ -334,15 +341,15 @@ class Leader:
         self._ended.set()
         debounce = Debounce()
         async for batch in self._tail.follow(revision):
-            created = any(isinstance(event.what, SessionCreated) for event in batch)
-            moves = [(event.session_id, event.what.to_state) for event in batch if isinstance(event.what, SessionMoved)]
+            created = any(isinstance(event.body, SessionCreated) for event in batch)
+            moves = [(event.session_id, event.body.to_state) for event in batch if isinstance(event.body, SessionMoved)]
             if created or moves:
                 self._webhooks.wake()
             self.endpoints.notice(event.session_id for event in batch)
             # All other moves are this leader's own, and the links of affected agents are awake already.
             changed = {session_id for session_id, state in moves if state in _ENDING}
-            changed |= {event.session_id for event in batch if _is_for_agents(event.what)}
-            if created or any(isinstance(event.what, SessionUpdated) for event in batch):
+            changed |= {event.session_id for event in batch if _is_for_agents(event.body)}
+            if created or any(isinstance(event.body, SessionUpdated) for event in batch):
                 self._scheduler.wake()
             if changed:
                 async with self._database.transaction() as tx:
@@ -363,12 +370,21 @@ class Leader:
             raise ListenerBrokenError(f"agents could not be read: {error}") from error
 
 
-def _is_for_agents(what: object) -> bool:
+def _query_reader(prometheus_url: str) -> QueryReader | None:
+    if not prometheus_url:
+        return None
+    # Most managers ask none, and it takes memory.
+    from retinue.manager.endpoints.queries import QueryReader  # noqa: PLC0415
+
+    return QueryReader(prometheus_url)
+
+
+def _is_for_agents(body: object) -> bool:
     """Returns whether agents have to learn of something that any replica did: an end without grace,
     a restart, and other keys that are let in.
     """
-    if isinstance(what, ReasonChanged):
-        return what.forced
-    if isinstance(what, SessionMoved):
-        return what.reason == SessionReason.RESTARTED
-    return isinstance(what, KernelAccess) and what.method is AccessMethod.SSH_KEYS
+    if isinstance(body, ReasonChanged):
+        return body.forced
+    if isinstance(body, SessionMoved):
+        return body.reason == SessionReason.RESTARTED
+    return isinstance(body, KernelAccess) and body.method is AccessMethod.SSH_KEYS

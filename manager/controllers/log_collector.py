@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from typing import TYPE_CHECKING
 
 from retinue.manager.agent_rpc.output import OutputGoneError, OutputPastEndError, Piece, Span, stream_output
 from retinue.manager.agent_rpc.relay import AgentUnavailableError, AttemptLocation, Forwarder
-from retinue.manager.dispatch.desired_state import Affected
 from retinue.manager.domain.session.attempts import attempt_id
 from retinue.manager.store.leadership import leadership
 from retinue.manager.store.postgres.database import Database, StoreUnavailable
 from retinue.manager.store.sessions import outputs
 from retinue.manager.store.sessions.output_streams import StreamRuns
-from retinue.manager.store.sessions.outputs import PendingOutput
 from retinue.rpc.cancellation import cancellable
 from retinue.rpc.retrying import Retrying
+
+if TYPE_CHECKING:
+    import uuid
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from retinue.manager.dispatch.desired_state import Affected
+    from retinue.manager.store.sessions.outputs import PendingOutput
 
 _log = logging.getLogger(__name__)
 

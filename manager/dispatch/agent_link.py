@@ -7,14 +7,13 @@ import logging
 import random
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import grpc
 import grpc.aio
 
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.agent.v1 import agent_service_pb2_grpc as pb_grpc
-from retinue.manager.agent_rpc.dialer import Dialer
 from retinue.manager.agent_rpc.reach import NotReached
 from retinue.manager.dispatch import convert
 from retinue.manager.dispatch.convert import Conditions, Heartbeat, Rejected, Usage
@@ -36,6 +35,9 @@ from retinue.rpc.bidi_call import BidiCall
 from retinue.rpc.cancellation import UnrequestedCancellationError, cancellable
 from retinue.rpc.core.reasons import AgentConditionReason
 from retinue.rpc.errors import broken_stream
+
+if TYPE_CHECKING:
+    from retinue.manager.agent_rpc.dialer import Dialer
 
 _log = logging.getLogger(__name__)
 
@@ -168,6 +170,7 @@ class AgentLink:
         term: int,
         dialer: Dialer,
         heartbeat: float,
+        lost_after: float,
         desired: ReadDesired,
         protected: Callable[[], frozenset[str]],
         routers: Callable[[], frozenset[str]] = frozenset,
@@ -180,11 +183,15 @@ class AgentLink:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         check_lease: Callable[[], None] = lambda: None,
         turned: Callable[[], None] = lambda: None,
+        welcoming: asyncio.Semaphore | None = None,
+        delay: float = 0.0,
     ) -> None:
         """Unless `null_kernels` are wanted, an agent whose kernels do nothing is refused. `turned` is called when a
         stream is open and when it is not any more, or does not open. `used` is called with the
-        agent and what attempts use, as `usage_watch` says at the time. `check_lease` raises TermOverError when nothing
-        may be sent any more.
+        agent and what attempts use, as `usage_watch` says at the time. A stream on which the agent says nothing for
+        `lost_after` seconds is given up. `check_lease` raises TermOverError when nothing may be sent any more. What the
+        agent says at first is taken in while `welcoming` is held, which links share; the agent is dialled first after
+        `delay` seconds.
         """
         self.agent_id = agent_id
         self.address = address
@@ -195,6 +202,7 @@ class AgentLink:
         self._term = term
         self._dialer = dialer
         self._heartbeat = heartbeat
+        self._lost_after = lost_after
         self._desired = desired
         self._protected = protected
         self._routers = routers
@@ -207,6 +215,8 @@ class AgentLink:
         self._sleep = sleep
         self._check_lease = check_lease
         self._turned = turned
+        self._welcoming = welcoming or asyncio.Semaphore()
+        self._delay = delay
         # When the stream that is open, or was open last, began as it should; None when it did not.
         self._welcomed: float | None = None
         # Whether the stream is open, and why the last one was refused though the connection was made.
@@ -242,6 +252,8 @@ class AgentLink:
         costs this agent only.
         """
         backoff, quarantine = _MIN_BACKOFF, _MIN_QUARANTINE
+        if self._delay:
+            await self._sleep(self._delay)
         while True:
             began, pause = self._clock(), 0.0
             self._welcomed = None
@@ -324,17 +336,20 @@ class AgentLink:
 
     async def _converse(self, call: GuardedStream, facts: NodeFacts) -> None:
         self._welcomed = self._clock()
-        await self._listener.connected(facts)
-        # Not before: one whose welcome is refused, as a copy's is, is not heard however often it is dialled.
-        self.heard = self._clock()
-        self.connected, self.refusal = True, None
-        self._turned()
-        self._wanted.clear()
-        self._changed = set()
-        desired, protected, routers = await self._desired(self.agent_id, None), self._protected(), self._routers()
-        # Named one by one: an agent ends nothing for being absent, as a restored database may know less than it does.
-        undesired = [report for report in facts.attempts if report.attempt_id not in desired.attempts]
-        removed = await self._removable(self.agent_id, undesired)
+        # Of many that come at once, all would wait for the same few connections to the database, and none get through.
+        async with self._welcoming:
+            await self._listener.connected(facts)
+            # Not before: one whose welcome is refused, as a copy's is, is not heard however often it is dialled.
+            self.heard = self._clock()
+            self.connected, self.refusal = True, None
+            self._turned()
+            self._wanted.clear()
+            self._changed = set()
+            desired, protected, routers = await self._desired(self.agent_id, None), self._protected(), self._routers()
+            # Named one by one: an agent ends nothing for being absent, as a restored database may know less than it
+            # does.
+            undesired = [report for report in facts.attempts if report.attempt_id not in desired.attempts]
+            removed = await self._removable(self.agent_id, undesired)
         networks = frozenset(map(str, facts.network_session_ids)) - desired.networks.keys()
         if any(report.session_id is None for report in undesired):
             # The network of an attempt whose session its agent does not know may be any of them.
@@ -364,7 +379,14 @@ class AgentLink:
         pace = Pace(_MESSAGES_PER_SECOND, _MESSAGES_AT_ONCE)
         said = float("-inf")
         while True:
-            message = await call.read()
+            # An agent may have left the stream without ending it: it waits for another then.
+            try:
+                async with asyncio.timeout(self._lost_after) as silence:
+                    message = await call.read()
+            except TimeoutError:
+                if silence.expired():
+                    raise TimeoutError(f"it has said nothing for {self._lost_after:.0f} s") from None
+                raise
             if message is None:
                 return
             if (wait := pace.take(self._clock())) > 0:

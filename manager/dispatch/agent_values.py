@@ -10,15 +10,19 @@ import ipaddress
 import math
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from google.protobuf.duration_pb2 import Duration
-from google.protobuf.timestamp_pb2 import Timestamp
-
-from retinue.manager.domain.session.attempts import AttemptKey
 from retinue.rpc import times
 from retinue.rpc.core.amounts import BYTE_SLOTS, DISK, MAX_AMOUNT, AmountError, check_slot
 from retinue.rpc.core.reasons import AgentConditionReason
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from google.protobuf.duration_pb2 import Duration
+    from google.protobuf.timestamp_pb2 import Timestamp
+
+    from retinue.manager.domain.session.attempts import AttemptKey
 
 # A slot's amount in the smallest unit: 16 PiB of memory or disk, a million of anything else.
 MAX_SLOT_BYTES, MAX_OTHER = 2**54, 10**9

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.manager.dispatch import agent_values as values
 from retinue.manager.dispatch.agent_values import InvalidReportError
-from retinue.manager.dispatch.sent_state import DesiredState, Difference
 from retinue.manager.domain.session.attempts import (
     AttemptKey,
     AttemptPause,
@@ -40,7 +38,12 @@ from retinue.manager.domain.session.states import Observed
 from retinue.rpc.core.reasons import AgentConditionReason, AttemptReason
 from retinue.rpc.core.retries import MAX_ERROR
 from retinue.rpc.times import duration
-from retinue.types.v1 import port_pb2, usage_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from retinue.manager.dispatch.sent_state import DesiredState, Difference
+    from retinue.types.v1 import port_pb2, usage_pb2
 
 MAX_ATTEMPTS, MAX_USAGES, MAX_LAYERS, MAX_PORTS, MAX_CONDITIONS = 20_000, 1_000, 200, 64, 32
 # Attempts whose metrics an agent lets be watched, and metrics of each.

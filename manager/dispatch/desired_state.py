@@ -5,17 +5,14 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Collection, Mapping, Sequence
-from typing import TypeAlias
-
-from google.protobuf.duration_pb2 import Duration
+from typing import TYPE_CHECKING, TypeAlias
 
 from retinue.agent.v1 import agent_service_pb2 as pb
+from retinue.manager.dispatch.probe_messages import probe_message
 from retinue.manager.dispatch.sent_state import DesiredState
 from retinue.manager.domain.session.attempts import attempt_id
 from retinue.manager.domain.session.bootstrap import with_bootstrap
 from retinue.manager.domain.session.ipam import check_underlay, kernel_address
-from retinue.manager.domain.session.probes import Probe, ProbeKind, PublishedPort
-from retinue.manager.domain.session.secrets import SessionSecrets
 from retinue.manager.domain.session.service_ports import Addresses, port_variables
 from retinue.manager.domain.session.spec import (
     DEFAULT_GRACE_SECONDS,
@@ -30,13 +27,19 @@ from retinue.manager.domain.session.ssh_authority import SshAuthority, principal
 from retinue.manager.domain.session.ssh_keys import readable_lines
 from retinue.manager.domain.session.states import ENDED_OBSERVATIONS, Goal, Observed, SessionType
 from retinue.manager.store.placement import attempts, orphans
-from retinue.manager.store.placement.attempts import DesiredAttemptRecord, NetworkMemberRecord
-from retinue.manager.store.postgres.database import Database
 from retinue.manager.store.postgres.documents import Unreadable
 from retinue.manager.supervision import for_links
 from retinue.rpc.core.amounts import parse_amount
 from retinue.rpc.times import duration
-from retinue.types.v1 import isolation_pb2, probe_pb2, pull_policy_pb2
+from retinue.types.v1 import isolation_pb2, pull_policy_pb2
+
+if TYPE_CHECKING:
+    from google.protobuf.duration_pb2 import Duration
+
+    from retinue.manager.domain.session.probes import PublishedPort
+    from retinue.manager.domain.session.secrets import SessionSecrets
+    from retinue.manager.store.placement.attempts import DesiredAttemptRecord, NetworkMemberRecord
+    from retinue.manager.store.postgres.database import Database
 
 _log = logging.getLogger(__name__)
 
@@ -220,32 +223,11 @@ def published_port(published: PublishedPort) -> pb.PublishedPort:
     """Returns a published port as agents get it."""
     return pb.PublishedPort(
         port=published.port,
-        startup=_probe(published.startup),
-        readiness=_probe(published.readiness),
-        liveness=_probe(published.liveness),
+        startup=None if published.startup is None else probe_message(published.startup),
+        readiness=None if published.readiness is None else probe_message(published.readiness),
+        liveness=None if published.liveness is None else probe_message(published.liveness),
         metrics_path=published.metrics_path,
     )
-
-
-def _probe(probe: Probe | None) -> probe_pb2.Probe | None:
-    if probe is None:
-        return None
-    message = probe_pb2.Probe(failures=probe.failures, successes=probe.successes)
-    message.period.FromMilliseconds(probe.period)
-    message.timeout.FromMilliseconds(probe.timeout)
-    match probe.kind:
-        case ProbeKind.HTTP:
-            http = probe_pb2.HttpProbe(
-                path=probe.path, port=probe.port, min_status=probe.min_status, max_status=probe.max_status
-            )
-            message.http.CopyFrom(http)
-        case ProbeKind.TCP:
-            message.tcp.CopyFrom(probe_pb2.TcpProbe(port=probe.port))
-        case ProbeKind.GRPC:
-            message.grpc.CopyFrom(probe_pb2.GrpcProbe(service=probe.service))
-        case ProbeKind.EXEC:
-            message.exec.CopyFrom(probe_pb2.ExecProbe(command=probe.command))
-    return message
 
 
 def _networks(agent_id: str, rows: Sequence[NetworkMemberRecord], unreadable: set[str]) -> dict[str, pb.Network]:

@@ -12,26 +12,31 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING
 
-from retinue.manager.dispatch.desired_state import Affected
 from retinue.manager.domain.agents.agent_conditions import ORPHANS, OUT_OF_BOUNDS, with_condition
 from retinue.manager.domain.session.attempts import AttemptStatus, NodeCondition, NodeReport, attempt_id
 from retinue.manager.domain.session.states import ENDED_OBSERVATIONS
 from retinue.manager.store.fleet import agent_conditions, agents
 from retinue.manager.store.leadership import leadership
 from retinue.manager.store.placement import orphans
-from retinue.manager.store.placement.orphans import AttemptKey, Found
+from retinue.manager.store.placement.orphans import AttemptKey, ReportedOrphan
 from retinue.manager.store.postgres import cluster
-from retinue.manager.store.postgres.database import Database, Transaction
+from retinue.manager.store.postgres.writes import QUIET_SECONDS
 from retinue.manager.supervision import for_links
 from retinue.rpc.core.reasons import AgentConditionReason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from retinue.manager.dispatch.desired_state import Affected
+    from retinue.manager.store.postgres.database import Database, Transaction
 
 _log = logging.getLogger(__name__)
 
 _PAUSE_SECONDS = 1.0
 _POLL_SECONDS = 1.0
-_UNREPORTED_LOOK_SECONDS = 0.2
+_UNREPORTED_POLL_SECONDS = 0.2
 
 
 class Orphans:
@@ -62,16 +67,16 @@ class Orphans:
         known = await orphans.read_known(tx, list(keys)) if keys else {}
         # Of another agent: the kernel was placed again since, and there must not be two of it.
         removed = {key for key, (owner, ended) in known.items() if ended or owner != agent_id}
-        found = [
-            Found(*key, report.session_id, report.state)
+        unknown = [
+            ReportedOrphan(*key, report.session_id, report.state)
             for key, report in keys.items()
             if key not in known and report.state not in ENDED_OBSERVATIONS
         ]
-        ending = await orphans.replace(tx, agent_id, found)
-        self._known[agent_id] = {(item.kernel_id, item.epoch) for item in found}
-        if found:
-            _log.warning("agent %s runs %d attempts that the database does not know", agent_id, len(found))
-        await _note(tx, agent_id, len(found))
+        ending = await orphans.replace(tx, agent_id, unknown)
+        self._known[agent_id] = {(item.kernel_id, item.epoch) for item in unknown}
+        if unknown:
+            _log.warning("agent %s runs %d attempts that the database does not know", agent_id, len(unknown))
+        await _note(tx, agent_id, len(unknown))
         return [attempt_id(*key) for key in removed | ending]
 
     async def reported(self, report: NodeReport) -> None:
@@ -94,14 +99,22 @@ class Orphans:
 
     async def run(self) -> None:
         """Has agents end what is to be ended, until cancelled; they are asked again as long as it runs."""
+        writes = self._database.writes
         while True:
-            async with self._database.transaction() as tx:
-                await leadership.check(tx, self._term)
-                await orphans.request_ends_of_ended_sessions(tx)
-                ending = await orphans.read_ending(tx)
-            if ending:
-                self._committed({agent: None for agent, *_ in ending})
-            await asyncio.sleep(_POLL_SECONDS)
+            seen = writes.number
+            if ending := await self._request_ends():
+                self._committed(dict.fromkeys(ending))
+            await writes.rest(asyncio.Event(), seen, _POLL_SECONDS, _POLL_SECONDS if ending else QUIET_SECONDS)
+
+    async def _request_ends(self) -> list[str]:
+        """Returns the agents that have something to end."""
+        async with self._database.transaction() as tx:
+            # Most clusters have none, and are not written to for that.
+            if not await orphans.are_there_any(tx):
+                return []
+            await leadership.check(tx, self._term)
+            await orphans.request_ends_of_ended_sessions(tx)
+            return [agent for agent, *_ in await orphans.read_ending(tx)]
 
     async def wait_until_reported(self, seconds: float) -> None:
         """Returns once every agent has said what it runs since the database was restored, or after so long.
@@ -120,7 +133,7 @@ class Orphans:
                     "the database was restored, and agents have not said what they run: %s; placing now", names
                 )
                 return
-            await asyncio.sleep(_UNREPORTED_LOOK_SECONDS)
+            await asyncio.sleep(_UNREPORTED_POLL_SECONDS)
 
 
 async def _note(tx: Transaction, agent_id: str, number: int) -> None:

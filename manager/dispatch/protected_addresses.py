@@ -6,12 +6,15 @@ import asyncio
 import contextlib
 import ipaddress
 import socket
-from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from retinue.manager.store.postgres.connections import hosts_of
 from retinue.rpc.cancellation import cancellable
 from retinue.rpc.core.addresses import is_address
 from retinue.rpc.lookups import ask_apart
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
 _LOOK_UP_SECONDS = 60.0
 _FIRST_LOOK_UP_SECONDS = 1.0

@@ -10,12 +10,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from retinue.manager.agent_rpc.dialer import Dialer
-from retinue.manager.agent_rpc.reach import NotReached
 from retinue.manager.domain.session.attempts import ListenerBrokenError, TermOverError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from retinue.manager.agent_rpc.dialer import Dialer
+    from retinue.manager.agent_rpc.reach import NotReached
 
 _log = logging.getLogger(__name__)
 
@@ -48,8 +51,15 @@ class Reachability:
         *,
         interval: float,
         retry: float,
+        delay: float = 0.0,
+        turn: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """Probes every `interval` seconds, and every `retry` while the agent is not reached."""
+        """Probes every `interval` seconds, and every `retry` while the agent is not reached; at first after `delay`
+        seconds, or sooner if its stream fails. Probes that look at certificates wait for their `turn` among those of
+        other agents.
+        """
+        self._delay = delay
+        self._turn_comes = turn
         self._link = link
         self._dialer = dialer
         self._record = record
@@ -76,7 +86,7 @@ class Reachability:
     async def run(self) -> None:
         """Probes until cancelled. Ends with TermOverError only."""
         # A new leader has many agents, whose streams open at this moment.
-        await self._wait(random.uniform(0.0, self._retry))  # noqa: S311  # no secret
+        await self._wait(2 * self._delay + random.uniform(0.0, self._retry))  # noqa: S311  # no secret
         while True:
             self._wanted.clear()
             pause = self._retry
@@ -110,6 +120,8 @@ class Reachability:
         """Probes once; returns whether the agent is reached."""
         link = self._link
         found: NotReached | None = None
+        if not link.connected and self._turn_comes is not None:
+            await self._turn_comes()
         if self._opened:
             self._opened = False
         else:

@@ -8,19 +8,13 @@ attempts only, and what cannot be committed costs the attempt that it is about.
 from __future__ import annotations
 
 import asyncio
-import datetime as dt
 import logging
 import time
-import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import replace
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from retinue.manager.agent_rpc.reach import NotReached
-from retinue.manager.dispatch.convert import Rejected
-from retinue.manager.dispatch.desired_state import Affected
-from retinue.manager.dispatch.orphans import Orphans
 from retinue.manager.domain.agents.agent_conditions import (
     LOSS_HELD,
     NOT_FOLLOWING,
@@ -50,12 +44,21 @@ from retinue.manager.store.fleet import agent_conditions, nodes
 from retinue.manager.store.leadership import leadership
 from retinue.manager.store.leadership.leadership import NotLeader
 from retinue.manager.store.placement import attempts, shares
-from retinue.manager.store.placement.attempts import ReportedAttempt
 from retinue.manager.store.postgres.conflicts import outlasting_conflicts
 from retinue.manager.store.postgres.database import Database, StoreUnavailable, Transaction
 from retinue.manager.store.sessions import conditions
 from retinue.manager.supervision import for_links
 from retinue.rpc.core.reasons import AgentConditionReason, AgentConditionType, AttemptReason
+
+if TYPE_CHECKING:
+    import datetime as dt
+    import uuid
+
+    from retinue.manager.agent_rpc.reach import NotReached
+    from retinue.manager.dispatch.convert import Rejected
+    from retinue.manager.dispatch.desired_state import Affected
+    from retinue.manager.dispatch.orphans import Orphans
+    from retinue.manager.store.placement.attempts import ReportedAttempt
 
 _log = logging.getLogger(__name__)
 

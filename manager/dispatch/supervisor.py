@@ -5,26 +5,38 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-import uuid
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from retinue.manager.agent_rpc.dialer import Dialer
 from retinue.manager.agent_rpc.reach import NotReached
 from retinue.manager.dispatch.agent_link import AgentLink, FindRemovable, Listener, ReadDesired
 from retinue.manager.dispatch.protected_addresses import node_addresses
 from retinue.manager.dispatch.reachability import Reachability
 from retinue.manager.domain.agents.liveness import verdict, worsened
 from retinue.manager.domain.agents.mass_loss import Member, held_losses
-from retinue.manager.domain.agents.timers import Timers
 from retinue.manager.domain.scheduling.records import AgentState, LossHold
 from retinue.manager.domain.session.attempts import AttemptUsage, ListenerBrokenError, TermOverError, UsageWatch
-from retinue.manager.store.fleet.nodes import AgentTarget
+from retinue.manager.store.postgres.writes import QUIET_SECONDS, Writes
 from retinue.rpc.cancellation import UnrequestedCancellationError, cancellable
+
+if TYPE_CHECKING:
+    import uuid
+
+    from retinue.manager.agent_rpc.dialer import Dialer
+    from retinue.manager.domain.agents.timers import Timers
+    from retinue.manager.store.fleet.nodes import AgentTarget
 
 _log = logging.getLogger(__name__)
 
 _NOTHING_WATCHED = UsageWatch()
+# Agents whose first words are taken in at a time: others of the leader need connections to the database, too.
+_WELCOMES = 3
+# Of many agents that are dialled first at the same time, the next comes after so many seconds: a handshake takes some
+# milliseconds, and a leader that is busy with nothing else for seconds would not renew its lease.
+_CROWD, _DIAL_SECONDS = 32, 0.01
+# Probes that look at certificates follow each other after so long: all agents of a leader that has just begun are
+# without a stream, and to look why must not keep it from opening them.
+_PROBE_SECONDS = 0.03
 
 # Takes an agent, its address, and why its port is not reached, or None. Raises ListenerBrokenError and TermOverError.
 RecordReach = Callable[[str, str, NotReached | None], Awaitable[None]]
@@ -63,11 +75,12 @@ class Supervisor:
         check_lease: Callable[[], None] = lambda: None,
         used: Callable[[str, Iterable[AttemptUsage]], None] = lambda _agent, _samples: None,
         reached: RecordReach | None = None,
+        writes: Writes | None = None,
     ) -> None:
         """Agents whose kernels do nothing are refused unless `null_kernels` are wanted. `control_plane` are the
         addresses of managers and database, which kernels are kept from like those of nodes.
         `used` is called with what `watch_usage` asks for, and `reached` with whether ports of agents are reached,
-        which is not tried without it.
+        which is not tried without it. Of `writes`, agents are read again after those only; without them, each second.
         """
         self._incarnation = incarnation
         self._term = term
@@ -91,6 +104,9 @@ class Supervisor:
         self._check_lease = check_lease
         self._protected = control_plane()
         self._changed = asyncio.Event()
+        self._writes = writes or Writes()
+        self._welcoming = asyncio.Semaphore(_WELCOMES)
+        self._probing = asyncio.Lock()
         self._used = used
         self._reached = reached
         self._reachability: dict[str, tuple[Reachability, asyncio.Task[None]]] = {}
@@ -122,11 +138,6 @@ class Supervisor:
         for link, _ in self._links.values():
             link.wake()
 
-    def silences(self) -> dict[str, float]:
-        """Seconds since each agent was heard, of those that were in this term."""
-        now = self._clock()
-        return {agent_id: now - link.heard for agent_id, (link, _) in self._links.items() if link.heard is not None}
-
     def refresh_agents(self) -> None:
         """Agents may have come, moved or gone."""
         self._changed.set()
@@ -137,11 +148,15 @@ class Supervisor:
         started = self._clock()
         try:
             async with asyncio.TaskGroup() as group:
+                seen, read_at = -1, started
                 while True:
+                    asked = self._changed.is_set()
                     self._changed.clear()
-                    # Links continue while the database is away, or what is wrong with one
-                    # agent keeps others from being checked.
-                    await self._tried("links are not looked after", self._sync_links, group)
+                    if asked or self._clock() - read_at >= QUIET_SECONDS or not self._are_current(seen):
+                        seen, read_at = self._writes.number, self._clock()
+                        # Links continue while the database is away, or what is wrong with one
+                        # agent keeps others from being checked.
+                        await self._tried("links are not looked after", self._sync_links, group)
                     await self._check_liveness(started)
                     try:
                         async with asyncio.timeout(min(1.0, self._timers.suspect_after / 4)):
@@ -151,6 +166,10 @@ class Supervisor:
         finally:
             self._links.clear()
             self._reachability.clear()
+
+    def _are_current(self, seen: int) -> bool:
+        """Returns whether agents are known as they were read when the number of writes was `seen`."""
+        return self._writes.knows_none_since(seen) and all(state is AgentState.ALIVE for state in self._states.values())
 
     async def _tried(self, what: str, step: Callable[..., Coroutine[Any, Any, None]], *args: object) -> None:
         try:
@@ -179,8 +198,11 @@ class Supervisor:
         self._unlinked = {
             agent_id: self._unlinked.get(agent_id, now) for agent_id, target in targets.items() if not target.dialled
         }
+        new = 0
         for agent_id, target in targets.items():
             if agent_id not in self._links and target.dialled:
+                new += 1
+                delay = max(0, new - _CROWD) * _DIAL_SECONDS
                 link = AgentLink(
                     agent_id,
                     target.address,
@@ -188,6 +210,7 @@ class Supervisor:
                     term=self._term,
                     dialer=self._dialer,
                     heartbeat=self._timers.heartbeat,
+                    lost_after=self._timers.lost_after,
                     desired=self._desired,
                     removable=self._removable,
                     protected=lambda: self._protected,
@@ -199,10 +222,12 @@ class Supervisor:
                     used=self._used,
                     check_lease=self._check_lease,
                     turned=functools.partial(self._turned, agent_id),
+                    welcoming=self._welcoming,
+                    delay=delay,
                 )
                 self._links[agent_id] = (link, group.create_task(cancellable(link.run), name=f"link {agent_id}"))
                 if self._reached is not None:
-                    self._watch_reachability(group, link, self._reached)
+                    self._watch_reachability(group, link, self._reached, delay)
 
     def look_for(self, agent_id: str) -> None:
         """Has it tried now whether an agent's port is reached."""
@@ -213,12 +238,22 @@ class Supervisor:
         if (entry := self._reachability.get(agent_id)) is not None:
             entry[0].turn()
 
-    def _watch_reachability(self, group: asyncio.TaskGroup, link: AgentLink, record: RecordReach) -> None:
+    def _watch_reachability(self, group: asyncio.TaskGroup, link: AgentLink, record: RecordReach, delay: float) -> None:
         reachability = Reachability(
-            link, self._dialer, record, interval=self._timers.probe, retry=self._timers.probe_again
+            link,
+            self._dialer,
+            record,
+            interval=self._timers.probe,
+            retry=self._timers.probe_again,
+            delay=delay,
+            turn=self._take_probing_turn,
         )
         task = group.create_task(cancellable(reachability.run), name=f"reachability of {link.agent_id}")
         self._reachability[link.agent_id] = (reachability, task)
+
+    async def _take_probing_turn(self) -> None:
+        async with self._probing:
+            await asyncio.sleep(_PROBE_SECONDS)
 
     def _forget_reachability(self, agent_id: str) -> None:
         if (entry := self._reachability.pop(agent_id, None)) is not None:

@@ -20,7 +20,7 @@ Pure values, raised where a request fails, in the store as in a servicer; one in
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from retinue.rpc.core.errors import (
     MAX_VALUE,
@@ -36,6 +36,9 @@ from retinue.rpc.core.errors import (
     printable_violations,
 )
 from retinue.rpc.core.reasons import ErrorReason
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 # Named here too, beside the others of the manager, which are all below.
 __all__ = ["ApiError", "Code", "InvalidRequest", "StreamLimit", "Violation"]

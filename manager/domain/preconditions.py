@@ -4,13 +4,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from retinue.manager.domain.errors import ApiError, Code
-from retinue.manager.domain.session.features import Feature
-from retinue.manager.domain.session.states import SessionType
 from retinue.rpc.core.errors import MAX_VALUE, Detail, UnmetPrecondition, printable
 from retinue.rpc.core.reasons import ErrorReason
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from retinue.manager.domain.session.features import Feature
+    from retinue.manager.domain.session.states import SessionType
 
 
 class _Precondition(ApiError):

@@ -4,17 +4,14 @@ in one commit with the journal.
 
 from __future__ import annotations
 
-import datetime as dt
 import logging
 import secrets
-import uuid
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from retinue.manager.dispatch.desired_state import Affected
 from retinue.manager.domain.endpoints.events import (
     EndpointEnded,
-    EndpointHappening,
+    EndpointEventBody,
     ReplicaMoved,
     RolloutMoved,
     TargetChanged,
@@ -30,9 +27,7 @@ from retinue.manager.domain.endpoints.replicas import (
     Stop,
     end_reason,
 )
-from retinue.manager.domain.endpoints.scaling import Decision
 from retinue.manager.domain.endpoints.states import FINISHED_ROLLOUTS, SERVING, Lifecycle, ReplicaState, RolloutState
-from retinue.manager.domain.reasons import SessionReason
 from retinue.manager.domain.session.events import Condition
 from retinue.manager.domain.session.pending_limit import DEFAULT_MAX_PENDING, PendingLimit
 from retinue.manager.domain.session.refusals import Refused
@@ -47,8 +42,17 @@ from retinue.manager.store.endpoints.endpoint_replicas import ReplicaMove, Repli
 from retinue.manager.store.journal import journal
 from retinue.manager.store.leadership import leadership
 from retinue.manager.store.placement import attempts
-from retinue.manager.store.postgres.database import Database, Transaction
 from retinue.rpc.core.errors import MAX_TEXT, printable
+
+if TYPE_CHECKING:
+    import datetime as dt
+    import uuid
+    from collections.abc import Callable, Mapping, Sequence
+
+    from retinue.manager.dispatch.desired_state import Affected
+    from retinue.manager.domain.endpoints.scaling import Decision
+    from retinue.manager.domain.reasons import SessionReason
+    from retinue.manager.store.postgres.database import Database, Transaction
 
 _log = logging.getLogger(__name__)
 
@@ -265,9 +269,9 @@ def _rollout(view: EndpointView, move: MoveRollout) -> RolloutMoved:
     return RolloutMoved(rollout.from_revision, rollout.to_revision, move.state, move.step, message)
 
 
-def entry(view: EndpointView, what: EndpointHappening) -> journal.Entry:
+def entry(view: EndpointView, body: EndpointEventBody) -> journal.Entry:
     """Returns an entry of the journal about an endpoint."""
-    return journal.Entry(view.record.id, view.record.owner, view.record.project, what)
+    return journal.Entry(view.record.id, view.record.owner, view.record.project, body)
 
 
 def moved_replica(replica: ReplicaRecord, move: ReplicaMove) -> ReplicaMoved:

@@ -8,16 +8,15 @@ here is read what it looks at, and done what it says.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import datetime as dt
 import logging
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from retinue.manager.dispatch.desired_state import Affected
 from retinue.manager.domain.endpoints import measures
+from retinue.manager.domain.endpoints.history import INTERVAL_MS, EndpointHistory, EndpointSample, rates
 from retinue.manager.domain.endpoints.model import Edge, EndpointTraffic, RevisionTraffic, RoutedEndpoint, Traffic
 from retinue.manager.domain.endpoints.replicas import Create, ready_counts
 from retinue.manager.domain.endpoints.rollout import Rollout, plan, wants_more
@@ -35,15 +34,21 @@ from retinue.manager.domain.endpoints.states import FINISHED_ROLLOUTS, Lifecycle
 from retinue.manager.domain.session.attempts import AttemptUsage, UsageWatch, attempt_id
 from retinue.manager.endpoints.actions import Actions
 from retinue.manager.endpoints.fleet import Acknowledged, EndpointView, rollout_of, view_of
-from retinue.manager.endpoints.queries import QueryReader
 from retinue.manager.endpoints.usage import ReplicaUsage
 from retinue.manager.store.endpoints import endpoint_replicas, endpoints
-from retinue.manager.store.endpoints.endpoint_replicas import ReplicaRecord
-from retinue.manager.store.endpoints.endpoints import EndpointRecord
-from retinue.manager.store.postgres.database import Database
+from retinue.manager.store.postgres.writes import QUIET_SECONDS
 from retinue.manager.store.sessions import idle
-from retinue.manager.store.sessions.idle import MeasuredKernel
 from retinue.manager.supervision import ends_term, will_pass
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+
+    from retinue.manager.dispatch.desired_state import Affected
+    from retinue.manager.endpoints.queries import QueryReader
+    from retinue.manager.store.endpoints.endpoint_replicas import ReplicaRecord
+    from retinue.manager.store.endpoints.endpoints import EndpointRecord
+    from retinue.manager.store.postgres.database import Database
+    from retinue.manager.store.sessions.idle import MeasuredKernel
 
 _log = logging.getLogger(__name__)
 
@@ -76,6 +81,10 @@ class _Memory:
     # The endpoint as it was read last, and the mark that it was found at rest with.
     # A decision that is still to be written.
     view: EndpointView | None = None
+    history: EndpointHistory = field(default_factory=EndpointHistory)
+    # When the last sample was taken, and the counters then.
+    history_at: int | None = None
+    sampled: measures.Counters | None = None
     resting: int | None = None
     decided: Decision | None = None
     routed: RoutedEndpoint | None = None
@@ -137,6 +146,11 @@ class EndpointController:
         memory = self._memories.get(endpoint_id)
         return None if memory is None else memory.decision
 
+    def history(self, endpoint_id: uuid.UUID, since: int) -> list[EndpointSample]:
+        """Returns what this term has measured of an endpoint from a time on, in ms since 1970; the oldest first."""
+        memory = self._memories.get(endpoint_id)
+        return [] if memory is None else list(memory.history.read(since))
+
     def traffic(self) -> Traffic:
         """Returns what is known of the routers now."""
         return self._edge.traffic()
@@ -145,13 +159,17 @@ class EndpointController:
         """Looks at all endpoints until cancelled."""
         while True:
             self._changed.clear()
-            began = self._clock()
+            began, seen = self._clock(), self._database.writes.number
             again = await self.look()
             took = self._clock() - began
             if not again:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_TICK_SECONDS):
-                        await self._changed.wait()
+                # Load changes without a word to the database.
+                loaded = any(
+                    memory.resting is None or memory.view is None or memory.view.is_active
+                    for memory in self._memories.values()
+                )
+                longest = _TICK_SECONDS if loaded else QUIET_SECONDS
+                await self._database.writes.rest(self._changed, seen, _TICK_SECONDS, longest)
             # However much happens, others have at least as much of the process.
             await asyncio.sleep(max(_GATHER_SECONDS, took))
 
@@ -191,6 +209,7 @@ class EndpointController:
         self._subjects = {*marks, *(item.session_id for view in views for item in view.replicas)}
         await self._watch(views)
         self._note_answers(views, traffic)
+        self._take_samples(traffic, now)
         return again
 
     def _note_answers(self, views: Iterable[EndpointView], traffic: Traffic) -> None:
@@ -205,6 +224,36 @@ class EndpointController:
                 if item.session_id in busy and item.agent_id:
                     attempts.setdefault(item.agent_id, []).append(attempt_id(item.session_id, item.epoch))
         self._answered(attempts)
+
+    def _take_samples(self, traffic: Traffic, now: dt.datetime) -> None:
+        """Takes a sample of every endpoint, once a minute."""
+        at = int(self._clock() * 1_000)
+        for key, memory in self._memories.items():
+            view = memory.view
+            if view is None or not view.is_active:
+                continue
+            if memory.history_at is not None and at - memory.history_at < INTERVAL_MS:
+                continue
+            memory.history_at = at
+            of_endpoint = traffic.endpoints.get(key, EndpointTraffic())
+            # A part of the routers is not the whole.
+            complete = traffic.live > 0 and traffic.missing == 0
+            before, memory.sampled = memory.sampled, measures.counters(of_endpoint, at) if complete else None
+            decision = memory.decision
+            readings = () if decision is None else decision.metrics
+            memory.history.add(
+                EndpointSample(
+                    int(now.timestamp() * 1_000),
+                    view.record.target,
+                    view.ready,
+                    view.starting,
+                    of_endpoint.held,
+                    measures.in_flight(of_endpoint) if complete else None,
+                    None if decision is None else decision.recommendation,
+                    rates(before, memory.sampled),
+                    {item.metric.name: item.reading.known for item in readings if item.reading is not None},
+                )
+            )
 
     def _rests(self, endpoint_id: uuid.UUID, mark: int, traffic: Traffic, now: dt.datetime) -> bool:
         """Returns whether an endpoint is still at rest: it has not changed, no router refuses it,

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
 import logging
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from retinue.manager.domain.endpoints.measures import CONCURRENCY
 from retinue.manager.domain.endpoints.model import RoutedEndpoint, RoutedReplica, RoutedRevision
@@ -21,9 +20,13 @@ from retinue.manager.domain.endpoints.states import SERVING, Lifecycle, ReplicaS
 from retinue.manager.domain.preconditions import StateForbids
 from retinue.manager.domain.session.states import SessionState
 from retinue.manager.store.endpoints.endpoint_replicas import ReplicaRecord
-from retinue.manager.store.endpoints.endpoint_rollouts import RolloutRecord
 from retinue.manager.store.endpoints.endpoints import EndpointRecord
 from retinue.manager.store.postgres.documents import Unreadable
+
+if TYPE_CHECKING:
+    import datetime as dt
+
+    from retinue.manager.store.endpoints.endpoint_rollouts import RolloutRecord
 
 _log = logging.getLogger(__name__)
 

@@ -10,11 +10,13 @@ import json
 import logging
 import math
 import time
-from collections.abc import Callable, Collection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import ClientError, ClientSession, ClientTimeout, DummyCookieJar, encode_basic_auth
 from yarl import URL
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
 
 _log = logging.getLogger(__name__)
 

@@ -5,13 +5,17 @@ for the autoscaler.
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from retinue.manager.domain.session.attempts import AttemptUsage, UsageWatch, attempt_id
 from retinue.manager.domain.session.usage import CUDA, Meter, Sample, Use, share_of
-from retinue.manager.store.sessions.idle import MeasuredKernel
+
+if TYPE_CHECKING:
+    import uuid
+
+    from retinue.manager.store.sessions.idle import MeasuredKernel
 
 # Seconds between two reports of an agent, and for which one is good.
 INTERVAL_SECONDS, FRESH_SECONDS = 2.0, 8.0

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import uuid
-from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from retinue.manager.agent_rpc.relay import AttemptLocation
 from retinue.manager.domain.errors import RevisionCompacted, RevisionInFuture, RevisionLost
@@ -17,15 +16,20 @@ from retinue.manager.gateway.core.rules import Target
 from retinue.manager.identity.tokens import hash_secret
 from retinue.manager.session import kernel_locator
 from retinue.manager.store.access import port_access
-from retinue.manager.store.access.port_access import PortAccessRecord
-from retinue.manager.store.journal.journal_tail import JournalTail
 from retinue.manager.store.postgres.database import Database, StoreUnavailable
 from retinue.manager.supervision import supervise
+
+if TYPE_CHECKING:
+    import uuid
+    from collections.abc import Callable, Collection, Iterable
+
+    from retinue.manager.store.access.port_access import PortAccessRecord
+    from retinue.manager.store.journal.journal_tail import JournalTail
 
 _log = logging.getLogger(__name__)
 
 # How long what was read is believed; while it is in use it is read again as often.
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 # Entries that were not used for so long are evicted.
 IDLE_SECONDS = 300.0
 OVER = (SessionState.TERMINATING, SessionState.TERMINATED, SessionState.CANCELLED)
@@ -98,7 +102,7 @@ class AccessCache:
 
     async def _find(self, key: bytes) -> Access | None:
         known = self._known.get(key)
-        if known is not None and self._monotonic() - known.read < LOOK_SECONDS:
+        if known is not None and self._monotonic() - known.read < POLL_SECONDS:
             return known.access
         try:
             await self._read([key])
@@ -133,7 +137,7 @@ class AccessCache:
 
     async def _look_again(self) -> None:
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
             idle = self._monotonic() - IDLE_SECONDS
             for key in [key for key, known in self._known.items() if known.used < idle]:
                 self._drop(key)
@@ -152,7 +156,7 @@ class AccessCache:
                     {
                         event.session_id
                         for event in batch
-                        if isinstance(event.what, SessionMoved) and event.what.to_state in OVER
+                        if isinstance(event.body, SessionMoved) and event.body.to_state in OVER
                     }
                 )
 

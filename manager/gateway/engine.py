@@ -10,11 +10,14 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from envoy.config.bootstrap.v3.bootstrap_pb2 import Bootstrap
 from google.protobuf import json_format
 
 from retinue.manager.store.postgres.embedded import account_of
+
+if TYPE_CHECKING:
+    from envoy.config.bootstrap.v3.bootstrap_pb2 import Bootstrap
 
 _log = logging.getLogger(__name__)
 

@@ -14,7 +14,6 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, w
 
 from retinue.manager.domain.errors import ApiError, CredentialsMissing, MethodDenied, TokenInvalid
 from retinue.manager.domain.session.events import AccessMethod, KernelAccess
-from retinue.manager.gateway.access_cache import Access, AccessCache
 from retinue.manager.gateway.core import pages, resources
 from retinue.manager.gateway.core.rules import ACCESS_PREFIX, ACCESS_SECONDS, OPEN_PATH, TICKET_PREFIX, Address, Target
 from retinue.manager.identity.tokens import hash_secret, is_secret, new_secret
@@ -26,6 +25,8 @@ from retinue.proxy.ads import RefusedError
 
 if TYPE_CHECKING:
     from envoy.type.v3.http_status_pb2 import StatusCode
+
+    from retinue.manager.gateway.access_cache import Access, AccessCache
 
 _log = logging.getLogger(__name__)
 

@@ -6,16 +6,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from google.protobuf.duration_pb2 import Duration
 from prometheus_client import Gauge
 
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.manager.agent_rpc.relay import AgentRefusedError, AgentUnavailableError, AttemptLocation, Forwarder
-from retinue.manager.gateway.access_cache import Access, AccessCache
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from retinue.manager.gateway.access_cache import Access, AccessCache
 
 _log = logging.getLogger(__name__)
 

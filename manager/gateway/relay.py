@@ -11,21 +11,25 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from retinue.agent.v1 import agent_service_pb2 as agent_pb
 from retinue.manager.agent_rpc.data_sizes import LARGE, SMALL_BYTES, MessageLimit
 from retinue.manager.agent_rpc.dialer import Purpose
 from retinue.manager.agent_rpc.relay import AgentRefusedError, AgentUnavailableError, Forwarder
 from retinue.manager.gateway import sockets
-from retinue.manager.gateway.access_cache import Access, AccessCache
 from retinue.manager.gateway.core import pages
 from retinue.manager.gateway.core.connections import MAX_CONNECTIONS
 from retinue.rpc.core.reasons import ErrorReason
 from retinue.rpc.port_data import data_message, data_of
 from retinue.types.v1 import port_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from retinue.manager.gateway.access_cache import Access, AccessCache
 
 _log = logging.getLogger(__name__)
 

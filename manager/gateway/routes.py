@@ -8,15 +8,19 @@ import asyncio
 import contextlib
 import itertools
 from collections import defaultdict
-from collections.abc import Callable
-
-from envoy.config.route.v3.route_components_pb2 import Route, VirtualHost
+from typing import TYPE_CHECKING
 
 from retinue.manager.gateway.core import connections, resources
 from retinue.manager.gateway.core.resources import Granted
-from retinue.manager.gateway.core.rules import Address, Target
 from retinue.proxy.ads import CLUSTERS, LISTENERS, ROUTES, AdsServer, RefusedError
 from retinue.proxy.core.fields import route_configuration
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from envoy.config.route.v3.route_components_pb2 import Route, VirtualHost
+
+    from retinue.manager.gateway.core.rules import Address, Target
 
 _SECONDS, _CUT_SECONDS = 5.0, 1.0
 

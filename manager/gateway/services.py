@@ -7,21 +7,25 @@ from __future__ import annotations
 import contextlib
 import hmac
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
-from envoy.config.bootstrap.v3.bootstrap_pb2 import Bootstrap
 from envoy.service.auth.v3 import external_auth_pb2_grpc
 from envoy.service.discovery.v3 import ads_pb2_grpc
 
 from retinue.manager.gateway import sockets
 from retinue.manager.gateway.core import resources
-from retinue.manager.gateway.forward_auth import ForwardAuthHandler
-from retinue.manager.gateway.traffic import TrafficReceiver
-from retinue.proxy.ads import AdsServer
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from envoy.config.bootstrap.v3.bootstrap_pb2 import Bootstrap
+
+    from retinue.manager.gateway.forward_auth import ForwardAuthHandler
+    from retinue.manager.gateway.traffic import TrafficReceiver
+    from retinue.proxy.ads import AdsServer
 
 # Headers of a request as the engine passes them on are within its own limit.
 _OPTIONS = (("grpc.max_metadata_size", 64 * 1024), ("grpc.max_receive_message_length", 4 << 20))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime as dt
 import ipaddress
 import logging
 import os
@@ -12,9 +11,8 @@ import socket
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from retinue.manager.agent_rpc.relay import Forwarder
 from retinue.manager.gateway import engine, sockets
 from retinue.manager.gateway.access_cache import Access, AccessCache
 from retinue.manager.gateway.core import resources
@@ -24,15 +22,21 @@ from retinue.manager.gateway.leased_ports import Leased, LeasedPorts
 from retinue.manager.gateway.relay import Relay
 from retinue.manager.gateway.routes import Routes
 from retinue.manager.gateway.services import Services
-from retinue.manager.gateway.settings import GatewaySettings
 from retinue.manager.gateway.traffic import TrafficReceiver
 from retinue.manager.gateway.tunnels import NewTunnel, Tunnels, new_tunnel
-from retinue.manager.identity.authority import Authority
 from retinue.manager.identity.own_certificate import OwnCertificate
-from retinue.manager.store.journal.journal_tail import JournalTail
-from retinue.manager.store.postgres.database import Database
 from retinue.proxy.ads import LISTENERS, SECRETS, AdsServer, RefusedError
 from retinue.proxy.program import program
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from pathlib import Path
+
+    from retinue.manager.agent_rpc.relay import Forwarder
+    from retinue.manager.gateway.settings import GatewaySettings
+    from retinue.manager.identity.authority import Authority
+    from retinue.manager.store.journal.journal_tail import JournalTail
+    from retinue.manager.store.postgres.database import Database
 
 _log = logging.getLogger(__name__)
 

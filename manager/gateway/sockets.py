@@ -8,7 +8,10 @@ import asyncio
 import secrets
 import socket
 import struct
-from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 _BACKLOG = 128
 _PAUSE_SECONDS = 0.1

@@ -4,14 +4,16 @@ and count as use of their session all the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as pb
 
 from retinue.manager.gateway.core.connections import parse_counter, parse_gauge
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _SERVICE = pb.DESCRIPTOR.services_by_name["MetricsService"].full_name
 

@@ -8,20 +8,24 @@ import asyncio
 import datetime as dt
 import secrets
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from envoy.config.listener.v3.listener_components_pb2 import FilterChain
 from envoy.config.listener.v3.listener_pb2 import Listener
 
-from retinue.manager.gateway.access_cache import AccessCache
 from retinue.manager.gateway.core import connections, resources
 from retinue.manager.gateway.core.connections import TunnelIdentity
 from retinue.manager.gateway.core.rules import TUNNEL_SECONDS
 from retinue.manager.gateway.leased_ports import Leased, LeasedPorts, listens
 from retinue.proxy.ads import CLUSTERS, LISTENERS, AdsServer, RefusedError
+
+if TYPE_CHECKING:
+    from envoy.config.listener.v3.listener_components_pb2 import FilterChain
+
+    from retinue.manager.gateway.access_cache import AccessCache
 
 _BACKDATE = dt.timedelta(minutes=5)
 _SECONDS = 5.0

@@ -16,9 +16,9 @@ import ipaddress
 import os
 import ssl
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -28,6 +28,9 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from retinue.manager.identity.principal import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 MANAGER_DNS = "manager.retinue"
 MANAGER_URI = "spiffe://retinue/manager"
@@ -93,6 +96,18 @@ def certificate_fingerprint(pem: bytes) -> str:
         return hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem.decode())).hexdigest()
     except ValueError:
         return ""
+
+
+def enrolment_fingerprint(join_token_hash: bytes, request: str) -> str:
+    """SHA-256 of a join token, by its hash, with the key of a certificate request in PEM, in hexadecimal; empty when
+    the request is none.
+    """
+    try:
+        key = _requested_key(request)
+    except BadCertificateRequest:
+        return ""
+    der = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+    return hashlib.sha256(join_token_hash + der).hexdigest()
 
 
 class Authority:

@@ -5,15 +5,19 @@ so that no key is stored and all managers have the same.
 from __future__ import annotations
 
 import base64
-import datetime as dt
 import json
-import uuid
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from retinue.manager.identity.authority import Authority
 from retinue.manager.identity.own_certificate import OwnCertificate
+
+if TYPE_CHECKING:
+    import datetime as dt
+    import uuid
+
+    from retinue.manager.identity.authority import Authority
 
 ISSUER = "retinue"
 _PURPOSE = "endpoint tokens"

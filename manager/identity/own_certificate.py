@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from retinue.manager.identity.authority import Authority, Certificate
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from retinue.manager.identity.authority import Authority, Certificate
 
 
 class OwnCertificate:

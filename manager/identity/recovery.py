@@ -11,12 +11,15 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import hmac
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from retinue.manager.identity.authority import Authority, certificate_fingerprint
 from retinue.manager.identity.principal import Kind
 from retinue.rpc.enrollment.recovery import proves
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 CHALLENGE_LIFETIME = dt.timedelta(minutes=1)
 _TIME_BYTES = 8

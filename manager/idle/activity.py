@@ -13,12 +13,15 @@ import logging
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from retinue.manager.domain.idle.policy import LONGEST_PACE
 from retinue.manager.store.postgres.database import Database, StoreUnavailable
 from retinue.manager.store.postgres.repeats import Repeats
 from retinue.manager.store.sessions import idle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 _log = logging.getLogger(__name__)
 

@@ -10,29 +10,35 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
 
-from retinue.manager.dispatch.desired_state import Affected
 from retinue.manager.domain.idle import policy as idle
 from retinue.manager.domain.idle.policy import Checker, IdlePolicy, SessionObservation, Verdict
-from retinue.manager.domain.idle.utilization import Reading
-from retinue.manager.domain.session.attempts import AttemptUsage
 from retinue.manager.domain.session.states import SessionType
 from retinue.manager.idle.measurements import Measurements
 from retinue.manager.session.transaction import load_for_update, save
 from retinue.manager.store.leadership import leadership
 from retinue.manager.store.placement import attempts
-from retinue.manager.store.postgres.database import Database
 from retinue.manager.store.postgres.documents import Unreadable
 from retinue.manager.store.sessions import conditions
 from retinue.manager.store.sessions import idle as idle_store
-from retinue.manager.store.sessions.idle import RunningSession
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from retinue.manager.dispatch.desired_state import Affected
+    from retinue.manager.domain.idle.utilization import Reading
+    from retinue.manager.domain.session.attempts import AttemptUsage
+    from retinue.manager.store.postgres.database import Database
+    from retinue.manager.store.sessions.idle import RunningSession
 
 _log = logging.getLogger(__name__)
 
 # Seconds between two looks: as soon as something can be due, and within these;
 # and at least so many times what a look takes.
 _SHORTEST_PAUSE, _LONGEST_PAUSE, _REST = 0.5, 5.0, 10.0
+# Between two records of a look while no policy has a limit; whether one has is looked for meanwhile.
+_LONGEST_WITHOUT_POLICIES = 60.0
 # A look that comes so much later than it was meant to: the process stood still.
 _STOOD_STILL = 20.0
 # Sessions that are evaluated in one batch: other work does not wait for long.
@@ -67,9 +73,10 @@ class Policies:
         named = (*(("group", *item) for item in self.groups.items()), *(("user", *item) for item in self.users.items()))
         return {(kind, name): policy.limit(Checker.INTERACTION) for kind, name, policy in named if policy is not None}
 
-    def all(self) -> Iterable[IdlePolicy]:
-        """Every policy and override by itself."""
-        return [policy for policy in (*self.groups.values(), *self.users.values()) if policy is not None]
+    def limits(self) -> list[float]:
+        """Returns the limits of all policies and overrides, each by itself, in seconds."""
+        each = [policy for policy in (*self.groups.values(), *self.users.values()) if policy is not None]
+        return [limit for policy in each for checker in Checker if (limit := policy.limit(checker))]
 
 
 def _policy(whose: str, stored: IdlePolicy | Unreadable) -> IdlePolicy | None:
@@ -123,6 +130,7 @@ class IdleController:
         # The timeouts that hold, and since when: by the database's clock, and never before the first look.
         self._timeouts: Mapping[tuple[str, str], float | None] | None = None
         self._changed = 0.0
+        self._has_limits = True
 
     def used(self, agent_id: str, samples: Iterable[AttemptUsage]) -> None:
         """An agent says what its attempts have used."""
@@ -136,7 +144,20 @@ class IdleController:
             pause = await self.look()
             # However many sessions there are, most of the time is not spent on looking at them.
             self._pause = max(pause, _REST * (self._monotonic() - began))
-            await asyncio.sleep(self._pause)
+            if self._has_limits:
+                await asyncio.sleep(self._pause)
+            else:
+                self._pause = _LONGEST_WITHOUT_POLICIES
+                await self._rest_without_policies(began + self._pause)
+
+    async def _rest_without_policies(self, until: float) -> None:
+        writes = self._database.writes
+        while (left := until - self._monotonic()) > 0:
+            seen = writes.number
+            async with self._database.transaction() as tx:
+                if Policies(*await idle_store.read_policies(tx)).limits():
+                    return
+            await writes.rest(asyncio.Event(), seen, min(left, _LONGEST_PAUSE), left)
 
     async def look(self) -> float:
         """Looks once; returns after how many seconds something can be due."""
@@ -155,7 +176,8 @@ class IdleController:
         passed = 0.0 if before is None or lost else now - before
         # Sessions begin without a word here, and warnings come before ends:
         # a part of what is left is soon enough for both.
-        soon = [limit / 8 for policy in policies.all() for checker in Checker if (limit := policy.limit(checker))]
+        soon = [limit / 8 for limit in policies.limits()]
+        self._has_limits = bool(soon)
         after: uuid.UUID | None = uuid.UUID(int=0)
         self._measurements.begin()
         while after is not None and soon:

@@ -5,18 +5,22 @@ and sums them by session.
 from __future__ import annotations
 
 import logging
-import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from retinue.manager.domain.idle.policy import LOOKS_AT, Checker, IdlePolicy
 from retinue.manager.domain.idle.utilization import Reading, Window, WindowRecord, period_of, restored_window
 from retinue.manager.domain.session.attempts import AttemptUsage, attempt_id
 from retinue.manager.domain.session.states import SessionType
 from retinue.manager.domain.session.usage import Meter, Sample, share_of
-from retinue.manager.store.postgres.database import Transaction
 from retinue.manager.store.sessions import idle as idle_store
 from retinue.manager.store.sessions.idle import MeasuredKernel, MeasuredUse, RunningSession
+
+if TYPE_CHECKING:
+    import uuid
+    from collections.abc import Callable, Collection, Iterable, Mapping
+
+    from retinue.manager.store.postgres.database import Transaction
 
 _log = logging.getLogger(__name__)
 

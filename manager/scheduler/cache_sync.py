@@ -7,22 +7,26 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import uuid
-from collections.abc import Collection, Iterable
-from ipaddress import IPv4Network
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from retinue.manager.domain.scheduling.records import AgentRecord, GroupRecord, PendingSession, QuotaRecord
 from retinue.manager.domain.session.ipam import POOL, VXLAN_PORT, SubnetPool
 from retinue.manager.domain.session.quota_subjects import Account, Subject, subjects_of
 from retinue.manager.domain.session.runtime_features import needed, offered
 from retinue.manager.scheduler.core.cache import Cache, Holdings, Limit
 from retinue.manager.scheduler.core.snapshot import PastUsage
-from retinue.manager.scheduling.strategies import Settings
 from retinue.manager.store.placement import changes, usage
-from retinue.manager.store.placement.changes import Changes
-from retinue.manager.store.postgres.database import Database
+
+if TYPE_CHECKING:
+    import uuid
+    from collections.abc import Collection, Iterable
+    from ipaddress import IPv4Network
+
+    from retinue.manager.domain.scheduling.records import AgentRecord, GroupRecord, PendingSession, QuotaRecord
+    from retinue.manager.scheduling.strategies import Settings
+    from retinue.manager.store.placement.changes import Changes
+    from retinue.manager.store.postgres.database import Database
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +52,7 @@ class CacheSync:
         self._subnets = subnets
         self.vxlan_port = vxlan_port
         self.pool = SubnetPool((), subnets)
-        self.rotations: dict[str, str] = {}
+        self.round_robin_cursors: dict[str, str] = {}
         # Sessions whose placement is being committed: they are not in the queue, and are not put there.
         self._assumed: set[uuid.UUID] = set()
         # To be read again by the next sync, and those that were confirmed or forgotten while one was reading.
@@ -72,6 +76,15 @@ class CacheSync:
     def invalidate(self) -> None:
         """Has the next `catch_up` read everything again, as when the outcome of a commit is unknown."""
         self._invalid = True
+
+    async def is_behind(self) -> bool:
+        """Returns whether `catch_up` has anything to do, but for what becomes due; writes nothing.
+        Raises StoreUnavailable.
+        """
+        if self._invalid or self._to_reread:
+            return True
+        async with self._database.transaction() as tx:
+            return await changes.any_marks(tx)
 
     async def catch_up(self) -> set[str]:
         """Applies everything that was committed before. Returns the groups in which something changed or became due.
@@ -98,7 +111,8 @@ class CacheSync:
         None when there is none.
         """
         queue = self.cache.queue
-        due = [_RECHECK_SECONDS] if any(row.clearing for row in queue.constrained.values()) else []
+        rechecked = bool(self._to_reread) or any(row.clearing for row in queue.constrained.values())
+        due = [_RECHECK_SECONDS] if rechecked else []
         rows = list(queue.constrained)
         times = np.r_[queue.next_try[rows], queue.nominated_until[rows]]
         later = times[times > self._now]
@@ -154,7 +168,7 @@ class CacheSync:
         cache.vnis = {vni for _, vni in networks if vni}
         cache.widen()
         self.pool = SubnetPool(cache.subnets, self._subnets)
-        self.rotations = {name: row.rotation for name, row in cache.groups.items()}
+        self.round_robin_cursors = {name: row.round_robin_cursor for name, row in cache.groups.items()}
         self._assumed.clear()
         self._to_reread.clear()
         self._cache, self._invalid = cache, False
@@ -214,7 +228,7 @@ class CacheSync:
             cache.groups.pop(name, None)
         for group in groups:
             cache.groups[group.name] = group
-            self.rotations.setdefault(group.name, group.rotation)
+            self.round_robin_cursors.setdefault(group.name, group.round_robin_cursor)
         limits = dict(_quota(row) for row in quotas)
         for subject in changed.quotas:
             affected |= cache.put_quota(subject, limits.get(subject))

@@ -14,11 +14,12 @@ what it decided holds.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from prometheus_client import Counter, Histogram
@@ -39,7 +40,6 @@ from retinue.manager.scheduler.core.snapshot import (
     endpoints_of,
     snapshot_of,
 )
-from retinue.manager.scheduler.external.external_strategies import ExternalStrategies
 from retinue.manager.scheduler.pass_plans import Outcome, Plan, holdings_of, is_small, kind, preempt
 from retinue.manager.scheduler.reason_writer import PassReasons, ReasonWriter, find_reasons
 from retinue.manager.scheduling.columns import Explanation, Integers, Running
@@ -51,6 +51,9 @@ from retinue.manager.store.placement.placements import Network
 from retinue.manager.store.postgres.database import Database, StoreConflict, StoreUnavailable, Transaction
 from retinue.manager.supervision import PartInterruptedError
 from retinue.rpc.cancellation import cancellable
+
+if TYPE_CHECKING:
+    from retinue.manager.scheduler.external.external_strategies import ExternalStrategies
 
 _log = logging.getLogger(__name__)
 
@@ -97,7 +100,7 @@ class GroupLoop:
         self._next_explained = 0
         self._random = random.SystemRandom()
         # As committed last; None when that is unknown.
-        self._written_rotation: str | None = None
+        self._written_cursor: str | None = None
         self._usage = UsageReader(database, group)
         # Seconds until the next pass after one that failed; 0 after one that did not.
         self._backoff = 0.0
@@ -183,11 +186,17 @@ class GroupLoop:
             return None
         running = await self._running(settings, snapshot)
         advice = await self._strategies.ask(self._group, settings, snapshot.agents, snapshot.owners, snapshot.queue)
-        rotation = self._cache_sync.rotations[self._group]
+        round_robin_cursor = self._cache_sync.round_robin_cursors[self._group]
 
         def decide() -> tuple[Decisions, PassReasons]:
             decisions = run_pass(
-                snapshot.agents, snapshot.owners, snapshot.queue, policy, rotation, running=running, advice=advice
+                snapshot.agents,
+                snapshot.owners,
+                snapshot.queue,
+                policy,
+                round_robin_cursor,
+                running=running,
+                advice=advice,
             )
             return decisions, find_reasons(snapshot, decisions, self._next_explained)
 
@@ -221,7 +230,7 @@ class GroupLoop:
             kept = await self._write(plan)
         except StoreConflict:
             # It lost against another transaction and wrote nothing.
-            self._written_rotation = None
+            self._written_cursor = None
             kept = np.zeros(0, np.int64)
         except BaseException:
             # The outcome of the commit is unknown.
@@ -293,8 +302,8 @@ class GroupLoop:
             return None, why
         tries = [int(cache.queue.tries[cache.queue.row_of[session_id]]) + 1 for session_id in ids]
         cache_sync.assume(ids, holdings)
-        cache_sync.rotations[self._group] = decisions.rotation
-        return Plan(self._group, ids, holdings, tries, networks, decisions.rotation), why
+        cache_sync.round_robin_cursors[self._group] = decisions.round_robin_cursor
+        return Plan(self._group, ids, holdings, tries, networks, decisions.round_robin_cursor), why
 
     def _networks(
         self, ids: list[uuid.UUID], holdings: Holdings
@@ -351,7 +360,7 @@ class GroupLoop:
             sizes=sizes.tolist(),
             networks=[kind(plan.networks.get(session_id)) for session_id in ids],
             tries=[plan.tries[session] for session in kept.tolist()],
-            rotation=plan.rotation if plan.rotation != self._written_rotation else None,
+            round_robin_cursor=plan.round_robin_cursor if plan.round_robin_cursor != self._written_cursor else None,
         )
         sessions = np.repeat(np.arange(len(ids)), sizes).tolist()
         ranks = (np.arange(len(sessions)) - np.repeat(holdings.offsets[:-1], sizes)).tolist()
@@ -368,7 +377,7 @@ class GroupLoop:
             ],
         )
         await placements.write(tx, self._term, placed, kernels, networks)
-        self._written_rotation = plan.rotation
+        self._written_cursor = plan.round_robin_cursor
 
     def _requested(self, holdings: Holdings) -> tuple[list[str], list[str], list[int]]:
         """Returns the amounts requested by agent and slot; agents of which nothing is
@@ -432,14 +441,18 @@ class GroupLoop:
 
     async def _write_reasons(self) -> None:
         debounce = Debounce(_REASONS_SECONDS)
+        later: float | None = None
         while True:
-            await self._new_reasons.wait()
+            # Also when no pass follows, the words of the last one are written.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(later):
+                    await self._new_reasons.wait()
             await asyncio.sleep(debounce.begin(asyncio.get_running_loop().time()))
             self._new_reasons.clear()
             try:
                 while await self._reasons.write():
                     pass
-                await self._reasons.refresh()
+                later = await self._reasons.refresh()
             except (StoreUnavailable, NotLeader):
                 raise
             except Exception:  # noqa: BLE001  # logged whole; sessions are placed all the same

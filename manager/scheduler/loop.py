@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from ipaddress import IPv4Network
+from typing import TYPE_CHECKING
 
 from retinue.manager.domain.debounce import Debounce
 from retinue.manager.domain.session.ipam import POOL, VXLAN_PORT
 from retinue.manager.scheduler.cache_sync import CacheSync
 from retinue.manager.scheduler.external.external_strategies import ExternalStrategies
 from retinue.manager.scheduler.group_loop import Committed, GroupLoop
-from retinue.manager.store.postgres.database import Database
+from retinue.manager.store.postgres.writes import QUIET_SECONDS
 from retinue.rpc.cancellation import cancellable
 
+if TYPE_CHECKING:
+    from ipaddress import IPv4Network
+
+    from retinue.manager.store.postgres.database import Database
+
 # A wake-up that was lost costs so much; groups in which time alone may change a decision have a pass so often.
-_MAX_SLEEP_SECONDS = 1.0
+_PAUSE_SECONDS = 1.0
 
 
 class Scheduler:
@@ -35,6 +40,7 @@ class Scheduler:
         self._term = term
         self._committed = committed
         self._changed = asyncio.Event()
+        self._is_asked = True
         self._cache_sync = CacheSync(database, term, subnets, vxlan_port)
         self._strategies = ExternalStrategies()
         self._catching_up = asyncio.Lock()
@@ -42,6 +48,7 @@ class Scheduler:
 
     def wake(self) -> None:
         """Says that there may be work: sessions, capacity, quotas or policies may have changed."""
+        self._is_asked = True
         self._changed.set()
 
     async def run(self) -> None:
@@ -56,22 +63,29 @@ class Scheduler:
 
     async def _run(self) -> None:
         running: set[str] = set()
-        debounce = Debounce()
+        debounce, writes = Debounce(), self._database.writes
+        due: float | None = None
         async with asyncio.TaskGroup() as tasks:
             while True:
                 await asyncio.sleep(debounce.begin(asyncio.get_running_loop().time()))
                 self._changed.clear()
-                await self._catch_up()
+                asked, self._is_asked, seen = self._is_asked, False, writes.number
+                # What nobody has asked for is looked for without writing: that would be looked for, too.
+                if asked or due is not None or await self._cache_sync.is_behind():
+                    await self._catch_up()
                 for group, passes in self._passes.items():
                     if group not in running:
                         running.add(group)
                         tasks.create_task(cancellable(passes.run), name=f"passes of {group}")
                 periodic = [passes for passes in self._passes.values() if passes.needs_periodic_pass]
                 due = self._cache_sync.next_due()
-                try:
-                    async with asyncio.timeout(min(_MAX_SLEEP_SECONDS, due or _MAX_SLEEP_SECONDS)):
-                        await self._changed.wait()
-                except TimeoutError:
+                await writes.rest(
+                    self._changed,
+                    seen,
+                    min(_PAUSE_SECONDS, due or _PAUSE_SECONDS),
+                    _PAUSE_SECONDS if periodic else min(QUIET_SECONDS, due or QUIET_SECONDS),
+                )
+                if not self._is_asked:
                     for passes in periodic:
                         passes.notify()
 

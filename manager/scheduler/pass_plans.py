@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from retinue.manager.dispatch.desired_state import Affected
 from retinue.manager.domain.scheduling.records import Nomination
 from retinue.manager.domain.session.states import STARTING_SESSION_STATES, SessionState
 from retinue.manager.scheduler.core.cache import Holdings
@@ -19,7 +19,10 @@ from retinue.manager.session.transaction import load_for_update, save
 from retinue.manager.store.leadership import leadership
 from retinue.manager.store.placement import attempts, placements
 from retinue.manager.store.placement.placements import Network
-from retinue.manager.store.postgres.database import Database
+
+if TYPE_CHECKING:
+    from retinue.manager.dispatch.desired_state import Affected
+    from retinue.manager.store.postgres.database import Database
 
 _PLACED = STARTING_SESSION_STATES | {SessionState.RUNNING}
 # A pass over no more kernels and agents than these is small.
@@ -37,7 +40,7 @@ class Plan:
     holdings: Holdings
     tries: list[int]
     networks: dict[uuid.UUID, Network]
-    rotation: str
+    round_robin_cursor: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import math
-import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import orjson
-from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.domain.scheduling.policy import Policy, Tier
 from retinue.manager.domain.scheduling.records import PendingSession
 from retinue.manager.domain.session.explanation import StoredExplanation
 from retinue.manager.domain.session.image_registries import denied_image
 from retinue.manager.domain.session.mounts import NotGranted, granted
-from retinue.manager.domain.session.new_session import NewSession
 from retinue.manager.domain.session.runtime_features import needed, offered
-from retinue.manager.domain.session.spec import MountSpec
 from retinue.manager.domain.session.spec_columns import KernelColumns, PlacementColumns, members
 from retinue.manager.domain.session.states import SessionType
 from retinue.manager.scheduler.core.alternative_groups import groups_with_room
@@ -34,18 +31,26 @@ from retinue.manager.scheduler.core.snapshot import (
 from retinue.manager.scheduling.capacity import CapacityView
 from retinue.manager.scheduling.columns import Running
 from retinue.manager.scheduling.custom import Advice
-from retinue.manager.scheduling.placement import Placer
 from retinue.manager.scheduling.reservation import reserve
 from retinue.manager.scheduling.scheduling_pass import run_pass
 from retinue.manager.scheduling.strategies import FAIR_SHARE, Settings, validate_policy
 from retinue.manager.scheduling.view import View
 from retinue.manager.scheduling.what_if import Change, WhatIf, waiting_order, what_if
-from retinue.manager.session.drafts import Draft
 from retinue.manager.store.accounts import accounts
 from retinue.manager.store.fleet import groups
 from retinue.manager.store.placement import changes, placements, usage
 from retinue.manager.store.sessions import sessions
-from retinue.manager.store.sessions.session_records import SessionRecord
+
+if TYPE_CHECKING:
+    import uuid
+
+    from sqlmodel.ext.asyncio.session import AsyncSession
+
+    from retinue.manager.domain.session.new_session import NewSession
+    from retinue.manager.domain.session.spec import MountSpec
+    from retinue.manager.scheduling.placement import Placer
+    from retinue.manager.session.drafts import Draft
+    from retinue.manager.store.sessions.session_records import SessionRecord
 
 # Waiting sessions that are put into order to say where one of them is.
 MAX_ORDERED = 5_000
@@ -83,7 +88,7 @@ class Outlook:
 class _Reading:
     policy: Policy
     settings: Settings
-    rotation: str
+    round_robin_cursor: str
     snapshot: Snapshot
     running: Running
     cache: Cache
@@ -184,7 +189,7 @@ def _decide(reading: _Reading, wanted: set[uuid.UUID]) -> dict[uuid.UUID, Previe
         snapshot.owners,
         snapshot.queue,
         reading.policy,
-        reading.rotation,
+        reading.round_robin_cursor,
         running=reading.running,
         advice=Advice(order_failure=_NOT_ASKED, placements_failure=_NOT_ASKED),
     )
@@ -212,9 +217,9 @@ def _add_changes(reading: _Reading, waiting: PendingSession, found: Preview, oth
 
 def _situation(reading: _Reading) -> CapacityView:
     snapshot, settings = reading.snapshot, reading.settings
-    view = View(snapshot.agents, snapshot.queue, snapshot.queue.orders[:0], settings, reading.rotation)
+    view = View(snapshot.agents, snapshot.queue, snapshot.queue.orders[:0], settings, reading.round_robin_cursor)
     placer: Placer = view.placer
-    return CapacityView(snapshot.agents, snapshot.queue, settings, reading.rotation, reading.running, placer)
+    return CapacityView(snapshot.agents, snapshot.queue, settings, reading.round_robin_cursor, reading.running, placer)
 
 
 def _look(reading: _Reading, waiting: PendingSession, others: Sequence[str], *, behind: bool) -> Outlook:
@@ -280,7 +285,7 @@ async def _read(
     min_runtime = settings.preemption_min_runtime_seconds
     placed = await placements.read_running(tx, name, min_runtime=min_runtime, finishing=settings.reserves)
     running = build_running(placed, snapshot.agents)
-    return _Reading(policy, settings, group.rotation, snapshot, running, cache, now)
+    return _Reading(policy, settings, group.round_robin_cursor, snapshot, running, cache, now)
 
 
 def _pending(draft: Draft) -> PendingSession:

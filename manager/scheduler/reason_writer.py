@@ -3,32 +3,41 @@ and few of them are new.
 
 Reasons are worked out once for sessions of one kind with one verdict, compared as numbers, and only those that changed
 are written. A new code is written at once and is an event. Words and amounts of the same code, and tries, follow some
-hundred sessions a pass, those first that have waited longest for it: what a pass costs does
-not depend on how much waits.
+hundred sessions a pass, those first that have waited longest for it, and of a session no more often than each 30 s:
+what a pass costs does not depend on how much waits, and a number that changes all the time is not written each time.
 """
 
 from __future__ import annotations
 
+import time
 import uuid
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from retinue.manager.domain.session.events import ReasonChanged
-from retinue.manager.scheduler.cache_sync import CacheSync
 from retinue.manager.scheduler.core.snapshot import Snapshot, explanation_text
 from retinue.manager.scheduling.columns import Explanation, Integers, Mask, Verdict
 from retinue.manager.scheduling.equivalence import distinct_rows
-from retinue.manager.scheduling.scheduling_pass import Decisions
 from retinue.manager.store.journal import journal
 from retinue.manager.store.leadership import leadership
 from retinue.manager.store.placement import changes, placements
-from retinue.manager.store.postgres.database import Database
+
+if TYPE_CHECKING:
+    import uuid
+    from collections.abc import Callable
+
+    from retinue.manager.scheduler.cache_sync import CacheSync
+    from retinue.manager.scheduling.scheduling_pass import Decisions
+    from retinue.manager.store.postgres.database import Database
 
 # So many at most in one commit: every other append to the journal waits for it.
 _PORTION = 1000
 # So many sessions get new words for an old reason with each pass.
 _REFRESHED = 256
+# Seconds from one writing of a session's words to the next, while its code stays.
+REFRESH_SECONDS = 30.0
 # So many reasons are worked out in one pass.
 _EXPLAINED = 1000
 
@@ -76,7 +85,17 @@ def find_reasons(snapshot: Snapshot, decisions: Decisions, next_explained: int) 
 class ReasonWriter:
     """Writes the pending reasons of one group."""
 
-    def __init__(self, database: Database, term: int, cache_sync: CacheSync, group: str) -> None:
+    def __init__(
+        self,
+        database: Database,
+        term: int,
+        cache_sync: CacheSync,
+        group: str,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`clock` is monotonic, in seconds."""
+        self._clock = clock
         self._database = database
         self._term = term
         self._cache_sync = cache_sync
@@ -123,10 +142,17 @@ class ReasonWriter:
             await self._write(rows)
         return len(rows) == _PORTION
 
-    async def refresh(self) -> None:
-        """Writes new words of old reasons, and tries, of some sessions."""
+    async def refresh(self) -> float | None:
+        """Writes new words of old reasons, and tries, of some sessions; returns the seconds until others may be written
+        again, None when there are none.
+        """
+        queue, now = self._cache_sync.cache.queue, self._clock()
         rows, codes = self._differing()
         rows = rows[~codes]
+        # The clock may begin at 0, with the machine.
+        due = np.where(queue.written_at[rows] > 0.0, queue.written_at[rows] + REFRESH_SECONDS, 0.0)
+        later = due[due > now]
+        rows = rows[due <= now]
         if len(rows) > _REFRESHED:
             arrivals = self._cache_sync.cache.queue.sequence[rows]
             start = int(np.searchsorted(arrivals, self._last, side="right"))
@@ -134,6 +160,7 @@ class ReasonWriter:
         if len(rows):
             self._last = int(self._cache_sync.cache.queue.sequence[rows[-1]])
             await self._write(rows)
+        return float(later.min()) - now if len(later) else None
 
     def _differing(self) -> tuple[Integers, Mask]:
         """Returns rows whose reason or tries are not written, in order of arrival,
@@ -154,7 +181,7 @@ class ReasonWriter:
         ids: list[uuid.UUID] = queue.ids[rows].tolist()
         numbers, which = np.unique(queue.reason[rows], return_inverse=True)
         reasons = [queue.reasons[number] for number in numbers.tolist()]
-        tries = queue.tries[rows].copy()
+        tries, now = queue.tries[rows].copy(), self._clock()
         async with self._database.transaction() as tx:
             writing = placements.writing_reasons(
                 [(reason.code, reason.message, reason.explanation) for reason in reasons],
@@ -171,7 +198,7 @@ class ReasonWriter:
                         session_id=row.session_id,
                         owner=row.owner,
                         project=row.project,
-                        what=ReasonChanged(row.reason, row.message),
+                        body=ReasonChanged(row.reason, row.message),
                     )
                     for row in changed
                 ],
@@ -188,3 +215,4 @@ class ReasonWriter:
                     lambda reason=reason: reason.explanation,  # type: ignore[misc]
                 )
                 queue.written_tries[row] = tried
+                queue.written_at[row] = now

@@ -8,8 +8,8 @@ from there on, each step is tried in full.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from retinue.manager.scheduling.placement import Placer
 from retinue.manager.scheduling.scored import Scoring
 from retinue.manager.scheduling.strategies import Settings
 from retinue.manager.scheduling.view import View
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 # A gang of unequal kernels may be unlucky where it might fit; so many steps are tried before it is given up.
 MAX_UNLUCKY = 32
@@ -39,7 +42,7 @@ class CapacityView:
     agents: Agents
     queue: Queue
     settings: Settings
-    rotation: str
+    round_robin_cursor: str
     running: Running
     # Counts the kernels of endpoints.
     placer: Placer
@@ -103,6 +106,8 @@ class CapacityView:
         )
 
     def _view(self, agents: Agents, row: int) -> View:
-        view = View(agents, self.queue, np.array([row], np.int64), self.settings, self.rotation, scoring=self.scoring)
+        view = View(
+            agents, self.queue, np.array([row], np.int64), self.settings, self.round_robin_cursor, scoring=self.scoring
+        )
         view.placer.copy_replicas(self.placer)
         return view

@@ -8,17 +8,20 @@ with shapes and classes, so a queue of 100,000 sessions of fifty classes costs f
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import or_
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from retinue.manager.scheduling.columns import Integers, Queue
-from retinue.manager.scheduling.lanes import Lanes
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from retinue.manager.scheduling.columns import Integers, Queue
+    from retinue.manager.scheduling.lanes import Lanes
 
 ANY_ARCHITECTURE = ""
 

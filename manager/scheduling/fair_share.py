@@ -9,7 +9,10 @@ owner's weight multiplied by its factor.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 DAY_SECONDS = 86400
 # Factors are used in steps of 2**-20, so that the arithmetic of shares stays exact.

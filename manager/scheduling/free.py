@@ -7,13 +7,17 @@ step. Packed integers are made only for agents that are evaluated one by one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from retinue.manager.scheduling.columns import Agents, Integers, Mask
 from retinue.manager.scheduling.equivalence import ANY_AGENT, ANY_ARCHITECTURE, KERNEL, Needs, Shape
 from retinue.manager.scheduling.lanes import LANE_BITS, LIMIT, Lanes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from retinue.manager.scheduling.columns import Agents, Integers, Mask
 
 _UNKNOWN = -1
 # More kernels than any gang has; still far from overflow when summed over agents.

@@ -9,11 +9,14 @@ compares the amounts slot by slot. A fit costs a tenth of a microsecond, where a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from retinue.manager.scheduling.columns import Integers
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from retinue.manager.scheduling.columns import Integers
 
 LANE_BITS = 64
 LANE_BYTES = LANE_BITS // 8

@@ -23,13 +23,17 @@ that is used a few times only scans and never builds its list.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from retinue.manager.scheduling.columns import UNPLACED
 from retinue.manager.scheduling.equivalence import NEVER, Needs, Shape, Shapes
-from retinue.manager.scheduling.free import Free
 from retinue.manager.scheduling.lanes import LANE_BITS
 from retinue.manager.scheduling.scan import scan_ordered
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from retinue.manager.scheduling.free import Free
 
 # Building a class's list costs about so many scans.
 SCANS_BEFORE_ORDER = 32

@@ -13,19 +13,22 @@ so such a gang is tried again once something else was placed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from retinue.manager.scheduling.columns import UNPLACED, AgentPreferences, Integers, Mask
-from retinue.manager.scheduling.equivalence import EquivalenceClass, Needs, Shape, Shapes
-from retinue.manager.scheduling.free import Free
 from retinue.manager.scheduling.ordered import OrderedPicker
 from retinue.manager.scheduling.rotation import RotatingPicker
 from retinue.manager.scheduling.scan import scan_ordered, scan_rotation
-from retinue.manager.scheduling.scored import ScoredPicker
 from retinue.manager.scheduling.strategies import DISPERSED, ROUND_ROBIN, Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from retinue.manager.scheduling.equivalence import EquivalenceClass, Needs, Shape, Shapes
+    from retinue.manager.scheduling.free import Free
+    from retinue.manager.scheduling.scored import ScoredPicker
 
 # Smaller gangs are tried at once; before a larger one its room is counted.
 COUNTED_GANG = 64

@@ -9,15 +9,19 @@ as one of them can take the whole winner. A gang makes way whole. The room is th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from retinue.manager.scheduling.capacity import CapacityView
 from retinue.manager.scheduling.columns import Agents, Integers, Queue, Ratios, Running
 from retinue.manager.scheduling.strategies import FEWEST_SESSIONS, OLDEST, SMALLEST_RESOURCES
 from retinue.manager.scheduling.view import requests_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from retinue.manager.scheduling.capacity import CapacityView
 
 # Winners of one pass; the next pass continues.
 MAX_WINNERS = 16

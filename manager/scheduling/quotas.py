@@ -6,13 +6,17 @@ What is left only shrinks in a pass, so it still exceeds it later.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from retinue.manager.domain.reasons import SessionReason
 from retinue.manager.domain.scheduling.policy import Tier
 from retinue.manager.scheduling.columns import UNLIMITED, Explanation, Quotas
-from retinue.manager.scheduling.equivalence import EquivalenceClass
 from retinue.rpc.core.amounts import format_amount
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from retinue.manager.scheduling.equivalence import EquivalenceClass
 
 QUOTA = SessionReason.QUOTA
 
@@ -68,15 +72,21 @@ class QuotaBudget:
         return any(total[lane] > left and total[lane] > 0 for lane, left in self._left[quota].items())
 
     def _words(self, quota: int, kind: EquivalenceClass) -> str:
-        said = []
+        whose, said = self._quotas.names[quota], []
         number = self._sessions_left[quota]
         if number is not None and number < 1:
             limit = int(self._quotas.session_limits[quota])
-            said.append(f"{limit - number} of {limit} sessions")
+            said.append(f"{whose} has {limit - number} of {limit} session{'' if limit == 1 else 's'}")
+        holds, asks = [], []
         for lane, left in sorted(self._left[quota].items()):
             asked, slot = kind.total[lane], self._slots[lane]
             if asked > left and asked > 0:
                 limit = int(self._quotas.limits[quota, self._quotas.slots.index(slot)])
                 held, most, wanted = (format_amount(slot, amount) for amount in (limit - left, limit, asked))
-                said.append(f"{slot} {held} of {most} held, {wanted} asked for")
-        return f"quota of {self._quotas.names[quota]}: {', '.join(said)}"
+                holds.append(f"{held} of {most} {slot}")
+                asks.append(f"{wanted} {slot}")
+        if holds:
+            # A single amount needs no second name.
+            wanted = " and ".join(asks) if len(asks) > 1 else asks[0].split()[0]
+            said.append(f"{whose} holds {' and '.join(holds)}; this asks {wanted}")
+        return "; ".join(said)

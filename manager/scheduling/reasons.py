@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,8 +20,12 @@ from retinue.manager.domain.scheduling.policy import Tier
 from retinue.manager.scheduling.columns import AgentPreferences, Explanation, Integers, Mask, MissingAmount, Shortfall
 from retinue.manager.scheduling.equivalence import KERNEL, EquivalenceClass, Needs, Shape
 from retinue.manager.scheduling.free import count_room
-from retinue.manager.scheduling.view import View
 from retinue.rpc.core.amounts import format_amount
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from retinue.manager.scheduling.view import View
 
 ARCHITECTURE_MISSING = SessionReason.ARCHITECTURE_MISSING
 FEATURE_MISSING = SessionReason.FEATURE_MISSING
@@ -169,7 +174,7 @@ class Explainer:
             return Explanation(
                 Tier.CONFIGURATION,
                 EXCEEDS_CHOSEN_AGENTS if chosen else EXCEEDS_LARGEST_AGENT,
-                f"larger than every agent{' that was chosen' if chosen else ''}: " + self._words(shortfalls, "there"),
+                self._words(kind, shortfalls, "the largest of those chosen" if chosen else "the largest"),
                 shortfalls,
             )
         if kind.single_node:
@@ -177,11 +182,12 @@ class Explainer:
         for shape, number in kind.groups:
             room = count_room(self._capacity, shape, existing & self._free.meeting(shape.needs))
             if room < number:
-                asked = self._text(shape)
+                asked = _phrase((self._slots[lane], amount) for lane, amount in shape.amounts)
                 return Explanation(
                     Tier.CONFIGURATION,
                     EXCEEDS_CHOSEN_AGENTS if chosen else EXCEEDS_GROUP,
-                    f"{'the chosen agents, empty,' if chosen else 'empty agents'} would hold {room} of the {number} kernels that ask for {asked}",
+                    f"needs {asked} for each of {number} kernels; the {'chosen ' if chosen else ''}nodes, empty, would hold"
+                    f" {room} of them",
                 )
         return None
 
@@ -192,17 +198,14 @@ class Explainer:
         else:
             shortfalls = self._shortfalls(kind.kernels, range(len(kind.kernels)), amounts, takers)
         if shortfalls:
-            return Explanation(
-                Tier.CAPACITY,
-                INSUFFICIENT_CAPACITY,
-                "not enough is free: " + self._words(shortfalls, "free"),
-                shortfalls,
-            )
+            words = self._words(kind, shortfalls, "the freest")
+            return Explanation(Tier.CAPACITY, INSUFFICIENT_CAPACITY, words, shortfalls)
         placed, missing, left = self._placer.probe(kind)
         if missing is None:
             return Explanation(Tier.CAPACITY, INSUFFICIENT_CAPACITY, "not enough was free when its turn came")
         shortfalls = self._shortfalls([missing], [placed], left, takers)
-        message = f"{placed} of {len(kind.kernels)} kernels find room together: " + self._words(shortfalls, "free")
+        words = self._words(kind, shortfalls, "the freest")
+        message = f"{placed} of {len(kind.kernels)} kernels find room together; {words}"
         return Explanation(Tier.CAPACITY, INSUFFICIENT_CAPACITY, message, shortfalls)
 
     def _shortfalls(
@@ -234,20 +237,33 @@ class Explainer:
         lacks.sort(key=lambda lack: -lack.short / lack.requested)
         return self._agents.ids[int(self._free.rows[agent])], tuple(lacks)
 
-    def _words(self, shortfalls: Sequence[Shortfall], place: str) -> str:
+    def _words(self, kind: EquivalenceClass, shortfalls: Sequence[Shortfall], closest: str) -> str:
+        """Returns what the first kernel that finds no room lacks; `closest` says in what sense its agent has most."""
         shortfall = shortfalls[0]
-        lack = shortfall.lacks[0]
-        requested, free, short = (
-            format_amount(lack.slot, amount) for amount in (lack.requested, lack.free, lack.short)
+        lacks = shortfall.lacks[:MAX_NAMED]
+        requested = _phrase((lack.slot, lack.requested) for lack in lacks)
+        # A single amount needs no second name.
+        free = (
+            _phrase((lack.slot, lack.free) for lack in lacks)
+            if len(lacks) > 1
+            else _amount(lacks[0].slot, lacks[0].free)
         )
+        subject, whom = "", ""
         if shortfall.kernel is None:
-            subject = "all kernels together ask"
-        else:
-            subject = "the main kernel asks" if shortfall.kernel == 0 else f"the kernel of rank {shortfall.kernel} asks"
-        more = f" (and {len(shortfalls) - 1} more)" if len(shortfalls) > 1 else ""
-        return f"{subject} for {lack.slot} {requested}, agent {shortfall.agent} comes closest with {free} {place}, {short} short{more}"
+            whom = f" for its {len(kind.kernels)} kernels together"
+        elif len(kind.kernels) > 1:
+            subject = "its main kernel " if shortfall.kernel == 0 else f"its kernel of rank {shortfall.kernel} "
+        more = f", and {len(shortfalls) - 1} more of its kernels lack room" if len(shortfalls) > 1 else ""
+        return f"{subject}needs {requested} on one node{whom}; {closest} has {free} ({shortfall.agent}){more}"
 
-    def _text(self, shape: Shape) -> str:
-        return ", ".join(
-            f"{self._slots[lane]} {format_amount(self._slots[lane], amount)}" for lane, amount in shape.amounts
-        )
+
+def _phrase(amounts: Iterable[tuple[str, int]]) -> str:
+    """Returns amounts as people say them: `4 cpu and 8g mem`."""
+    *said, last = [_amount(slot, amount) + ("" if slot == KERNELS else f" {slot}") for slot, amount in amounts]
+    return f"{', '.join(said)} and {last}" if said else last
+
+
+def _amount(slot: str, amount: int) -> str:
+    text = format_amount(slot, amount)
+    # What an agent takes at most, whatever kernels ask for.
+    return f"room for {text} kernel{'' if text == '1' else 's'}" if slot == KERNELS else text

@@ -15,15 +15,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from retinue.manager.scheduling.capacity import CapacityView
 from retinue.manager.scheduling.columns import UNPLACED, Integers, Queue
 from retinue.manager.scheduling.equivalence import KERNEL
-from retinue.manager.scheduling.placement import Placement
-from retinue.manager.scheduling.strategies import Settings
 from retinue.manager.scheduling.view import View, requests_of
+
+if TYPE_CHECKING:
+    from retinue.manager.scheduling.capacity import CapacityView
+    from retinue.manager.scheduling.placement import Placement
+    from retinue.manager.scheduling.strategies import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,7 @@ class Backfill:
             queue,
             rows[long],
             situation.settings,
-            situation.rotation,
+            situation.round_robin_cursor,
             scoring=view.scoring,
             choices=view.choices,
         )

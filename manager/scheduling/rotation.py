@@ -8,13 +8,17 @@ A walk that grows long gives up and scans, which bounds a pick.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from retinue.manager.scheduling.columns import UNPLACED
 from retinue.manager.scheduling.equivalence import Needs, Shape
-from retinue.manager.scheduling.free import Free
 from retinue.manager.scheduling.scan import scan_rotation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from retinue.manager.scheduling.free import Free
 
 # A scan costs about so many steps of a walk.
 STEPS_BEFORE_SCAN = 100

@@ -8,11 +8,15 @@ so work without accelerators keeps away from agents that have some.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from retinue.manager.scheduling.columns import UNPLACED, Integers, Mask
-from retinue.manager.scheduling.equivalence import Shape
-from retinue.manager.scheduling.free import Free
+
+if TYPE_CHECKING:
+    from retinue.manager.scheduling.equivalence import Shape
+    from retinue.manager.scheduling.free import Free
 
 
 def scan_ordered(free: Free, shape: Shape, mask: Mask, *, most: bool, compared: int) -> int:

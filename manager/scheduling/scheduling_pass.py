@@ -7,6 +7,7 @@ in arrays; reasons of sessions that were not placed are worked out when asked fo
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +26,6 @@ from retinue.manager.scheduling.columns import (
     Verdict,
 )
 from retinue.manager.scheduling.custom import Advice, StrategyFailures, checked_order
-from retinue.manager.scheduling.equivalence import EquivalenceClass
-from retinue.manager.scheduling.free import Free
-from retinue.manager.scheduling.placement import Placement
 from retinue.manager.scheduling.preemption import Preemption, preempt
 from retinue.manager.scheduling.quotas import QuotaBudget
 from retinue.manager.scheduling.reasons import (
@@ -45,6 +43,11 @@ from retinue.manager.scheduling.shares import shared_capacity
 from retinue.manager.scheduling.strategies import EXTERNAL, FIFO, OFF, Settings, validate_policy
 from retinue.manager.scheduling.view import Choices, View, requests_of, waiting_sessions
 
+if TYPE_CHECKING:
+    from retinue.manager.scheduling.equivalence import EquivalenceClass
+    from retinue.manager.scheduling.free import Free
+    from retinue.manager.scheduling.placement import Placement
+
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
@@ -58,8 +61,8 @@ class Decisions:
     held: Integers
     # By session: a Verdict.
     verdicts: NDArray[np.int8]
-    # Id of the agent that a rotation chose last; give it to the next pass.
-    rotation: str
+    # Id of the agent that `round-robin` chose last; give it to the next pass.
+    round_robin_cursor: str
     # Room in the future for the first aged session that found none.
     reservation: Reservation | None
     # Who is to make way for whom.
@@ -144,28 +147,28 @@ def run_pass(
     owners: Owners,
     queue: Queue,
     policy: Policy,
-    rotation: str = "",
+    round_robin_cursor: str = "",
     *,
     running: Running | None = None,
     advice: Advice | None = None,
 ) -> Decisions:
-    """Decides which waiting sessions go where now. `rotation` is what the last pass answered under `round-robin`;
-    without `running` there are neither reservations nor preemption. `advice` is what external strategies say.
+    """Decides which waiting sessions go where now. `round_robin_cursor` is that of the last pass; without
+    `running` there are neither reservations nor preemption. `advice` is what external strategies say.
 
     Raises PolicyError on a bad policy and ValueError when columns do not match.
     """
     settings = validate_policy(policy)
     _check(agents, owners, queue)
-    return _Pass(agents, owners, queue, settings, rotation, advice or Advice()).run(running)
+    return _Pass(agents, owners, queue, settings, round_robin_cursor, advice or Advice()).run(running)
 
 
 class _Pass:
     """A pass under way."""
 
     def __init__(  # noqa: PLR0917  # the arguments of a pass
-        self, agents: Agents, owners: Owners, queue: Queue, settings: Settings, rotation: str, advice: Advice
+        self, agents: Agents, owners: Owners, queue: Queue, settings: Settings, round_robin_cursor: str, advice: Advice
     ) -> None:
-        self.owners, self.queue, self.rotation, self.advice = owners, queue, rotation, advice
+        self.owners, self.queue, self.round_robin_cursor, self.advice = owners, queue, round_robin_cursor, advice
         self.failures = StrategyFailures()
         scoring = choices = None
         if settings.custom_agent is not None:
@@ -183,7 +186,7 @@ class _Pass:
         if queue.held_back:
             self.verdicts[list(queue.held_back)] = Verdict.HELD_BACK
         rows = np.flatnonzero(self.verdicts == Verdict.NO_ROOM)
-        self.view = View(self.agents, queue, rows, settings, rotation, scoring=scoring, choices=choices)
+        self.view = View(self.agents, queue, rows, settings, round_robin_cursor, scoring=scoring, choices=choices)
         self.quotas = None if queue.quotas is None else QuotaBudget(queue.quotas, agents.slots, self.view.columns)
         self.over_quota: set[int] = set()
         self.placed: list[int] = []
@@ -226,7 +229,7 @@ class _Pass:
             kernel_agents=kernel_agents,
             held=held,
             verdicts=verdicts,
-            rotation=view.rotation or self.rotation,
+            round_robin_cursor=view.round_robin_cursor or self.round_robin_cursor,
             reservation=self.reservation,
             preemptions=preemptions,
             failures=tuple(self.failures.messages),
@@ -339,7 +342,7 @@ class _Pass:
             agents,
             self.queue,
             self.settings,
-            self.view.rotation or self.rotation,
+            self.view.round_robin_cursor or self.round_robin_cursor,
             running,
             self.view.placer,
             self.view.scoring,

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from retinue.manager.scheduling.columns import UNPLACED, Agents, Integers, Mask
 from retinue.manager.scheduling.custom import AgentStrategy, FittingAgents, StrategyFailures, checked_scores
-from retinue.manager.scheduling.equivalence import Shape
-from retinue.manager.scheduling.free import Free
 from retinue.manager.scheduling.scan import scan_ordered
 from retinue.manager.scheduling.strategies import DISPERSED, Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from retinue.manager.scheduling.equivalence import Shape
+    from retinue.manager.scheduling.free import Free
 
 
 @dataclass(slots=True)

@@ -14,12 +14,16 @@ as the rational numbers do. No share is ever rounded.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from retinue.manager.domain.scheduling.policy import NOT_IN_SHARES
-from retinue.manager.scheduling.columns import Agents, Integers
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from retinue.manager.scheduling.columns import Agents, Integers
 
 
 def total_capacity(capacity: Integers) -> list[int]:

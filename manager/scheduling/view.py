@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import or_
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from retinue.manager.scheduling.scored import ScoredPicker, Scoring
 from retinue.manager.scheduling.shares import total_capacity
 from retinue.manager.scheduling.strategies import CONCENTRATED, Settings, slot_order
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
 
 class View:
     """Free amounts of agents, and the kinds of the sessions in `rows` of a queue. Agents are numbered as in `Free`."""
@@ -29,12 +32,12 @@ class View:
         queue: Queue,
         rows: Integers,
         settings: Settings,
-        rotation: str,
+        round_robin_cursor: str,
         *,
         scoring: Scoring | None = None,
         choices: Choices | None = None,
     ) -> None:
-        """A rotation begins after the agent named `rotation`. An agent strategy of others comes as `scoring`,
+        """A rotation begins after the agent named `round_robin_cursor`. An agent strategy of others comes as `scoring`,
         or as `choices`.
         """
         self.agents, self.queue, self.settings = agents, queue, settings
@@ -50,7 +53,7 @@ class View:
             self.shapes,
             settings,
             len(self.columns),
-            bisect_right(self.ids, rotation),
+            bisect_right(self.ids, round_robin_cursor),
             replicas=queue.replicas,
             scored=None if scoring is None else ScoredPicker(self.free, agents, self.columns, settings, scoring),
         )
@@ -65,7 +68,7 @@ class View:
         }
 
     @property
-    def rotation(self) -> str:
+    def round_robin_cursor(self) -> str:
         """Returns the agent that a rotation chose last; empty when it has chosen none and stands at the beginning."""
         return self.ids[self.placer.position - 1] if self.placer.position else ""
 

@@ -8,19 +8,23 @@ it waits for something else than room.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from retinue.manager.scheduling.capacity import CapacityView
-from retinue.manager.scheduling.columns import Agents, Integers, Mask, Owners, Queue
-from retinue.manager.scheduling.equivalence import EquivalenceClass
 from retinue.manager.scheduling.selection import Line, select
 from retinue.manager.scheduling.shares import shared_capacity
 from retinue.manager.scheduling.strategies import DRF, FAIR_SHARE, FIFO, LIFO, Settings
 from retinue.manager.scheduling.view import View
 from retinue.rpc.core.amounts import BYTE_SLOTS, DEVICE_SUFFIX, THOUSANDTHS, format_amount
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from retinue.manager.scheduling.capacity import CapacityView
+    from retinue.manager.scheduling.columns import Agents, Integers, Mask, Owners, Queue
+    from retinue.manager.scheduling.equivalence import EquivalenceClass
 
 _MEBIBYTE = 1 << 20
 
@@ -55,7 +59,9 @@ class WhatIf:
 
 def what_if(situation: CapacityView, row: int) -> WhatIf:
     """Returns what stands between a waiting session and its start, by its row in the queue."""
-    view = View(situation.agents, situation.queue, np.array([row], np.int64), situation.settings, situation.rotation)
+    view = View(
+        situation.agents, situation.queue, np.array([row], np.int64), situation.settings, situation.round_robin_cursor
+    )
     kind = view.kinds[row]
     wanted = np.ones(len(view.free), np.bool_)
     wishes = situation.queue.wishes.get(row)

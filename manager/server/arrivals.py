@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from retinue.manager.domain import errors
 from retinue.manager.server.call_limits import Caller, CallerClass
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 # Those of one caller that arrive at a time.
 OF_CALLER = 8

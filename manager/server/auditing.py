@@ -10,20 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime as dt
 import logging
 import time
-import uuid
-from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 from google.protobuf.message import DecodeError, Message
 
 from retinue.manager.domain import errors
-from retinue.manager.identity.principal import Principal
 from retinue.manager.server import audit_rules, lower_errors
 from retinue.manager.server.audit_rules import Parser, Recorded, Rule
 from retinue.manager.server.calls import Call, HandlerAbortedError
@@ -32,8 +28,15 @@ from retinue.manager.store.accounts import audit
 from retinue.manager.store.accounts.audit import Act, Category, Denial
 from retinue.manager.store.postgres.database import Database, StoreUnavailable
 from retinue.manager.store.postgres.repeats import Repeats
-from retinue.manager.store.sessions.sessions import Visibility
+from retinue.manager.store.sessions.visibility import Visibility
 from retinue.rpc.open_call import CallEndedError
+
+if TYPE_CHECKING:
+    import datetime as dt
+    import uuid
+    from collections.abc import AsyncIterator, Callable, Mapping
+
+    from retinue.manager.identity.principal import Principal
 
 _log = logging.getLogger(__name__)
 

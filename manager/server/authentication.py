@@ -5,19 +5,22 @@ agents and routers by the certificate of the connection.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from retinue.manager.domain.errors import AgentRevoked, CredentialsMissing, TokenInvalid
 from retinue.manager.identity.authority import certificate_fingerprint, parse_node_uri
 from retinue.manager.identity.principal import Kind, Membership, Principal
 from retinue.manager.identity.tokens import TOKEN_PREFIX, hash_secret, is_secret, same_hash
 from retinue.manager.server.bearer_lookups import BearerLookups
-from retinue.manager.server.calls import Call
-from retinue.manager.store.accounts.accounts import Bearer
 from retinue.manager.store.fleet import agents, routers
-from retinue.manager.store.postgres.database import Database
 from retinue.manager.store.postgres.lanes import Lane, in_lane
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from retinue.manager.server.calls import Call
+    from retinue.manager.store.accounts.accounts import Bearer
+    from retinue.manager.store.postgres.database import Database
 
 # What was looked up is believed for so long; with the interval of the looks at open streams this bounds how long a
 # revoked token lives on, to 5 s.

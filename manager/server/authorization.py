@@ -5,11 +5,14 @@ Rules about single things (whose session, which project) belong to the services.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import Enum, auto
+from typing import TYPE_CHECKING
 
 from retinue.manager.domain.errors import MethodDenied
 from retinue.manager.identity.principal import Kind, Principal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class Access(Enum):
@@ -50,6 +53,7 @@ METHODS: Mapping[str, Access] = {
         {
             "StreamLogs": Access.USER,
             "StreamStats": Access.USER,
+            "ListUsageSamples": Access.USER,
             "Attach": Access.USER,
             "OpenPort": Access.USER,
             "CreatePortTicket": Access.USER,
@@ -100,6 +104,7 @@ METHODS: Mapping[str, Access] = {
             "ExplainEndpoint": Access.USER,
             "WatchEndpoints": Access.USER,
             "StreamEndpointStats": Access.USER,
+            "GetEndpointHistory": Access.USER,
             "CreateEndpointToken": Access.USER,
             "ListEndpointTokens": Access.USER,
             "RevokeEndpointToken": Access.USER,
@@ -126,6 +131,7 @@ METHODS: Mapping[str, Access] = {
             "UpdateResourceGroup": Access.ADMIN,
             "DeleteResourceGroup": Access.ADMIN,
             "ListShares": Access.USER,
+            "ListShareHistories": Access.USER,
             "VerifyLedger": Access.ADMIN,
             "CreateJoinToken": Access.ADMIN,
         },
@@ -145,6 +151,7 @@ METHODS: Mapping[str, Access] = {
             "SetMembership": Access.ADMIN,
             "DeleteMembership": Access.ADMIN,
             "SetFileOwner": Access.ADMIN,
+            "SetUserRole": Access.ADMIN,
             "CreateToken": Access.USER,
             "ListTokens": Access.USER,
             "RevokeToken": Access.USER,

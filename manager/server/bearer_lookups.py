@@ -7,13 +7,17 @@ keeps the valid ones among them from waiting behind the others until they are re
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
 
 from retinue.manager.store.accounts import accounts
-from retinue.manager.store.accounts.accounts import Bearer
 from retinue.manager.store.postgres.connections import POOL_SECONDS
 from retinue.manager.store.postgres.database import Database, StoreBusy, StoreUnavailable
 from retinue.manager.store.postgres.lanes import POOL_SIZES, Lane, in_lane
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from retinue.manager.store.accounts.accounts import Bearer
 
 
 class BearerLookups:

@@ -17,8 +17,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import Counter, Gauge
 
@@ -36,6 +35,9 @@ from retinue.manager.server.strangers import (
 )
 from retinue.manager.server.wrong_tokens import Endpoint, endpoint_of, network_of, plain_address
 from retinue.rpc.descriptors import soft_limit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
 
 _log = logging.getLogger(__name__)
 
@@ -60,6 +62,9 @@ for _reason in Reason:
 # Seconds between two looks: beside strangers that have just come or sent something, otherwise, and at most. A flood
 # lasts for one. All looks together take no more than a part of one core.
 _BUSY_PAUSE, _IDLE_PAUSE, _LONGEST_PAUSE, _LOOKING = 0.01, 0.05, 1.0, 1 / 50
+# Without strangers, so often it is asked whether there are more descriptors than before, and connections are looked at
+# so often in any case: one may take the place of another.
+_QUIET_PAUSE, _QUIET_SECONDS = 0.1, 1.0
 # tcp(7), `struct tcp_info`: tcpi_bytes_received and tcpi_segs_in.
 _TRAFFIC = struct.Struct("=128xQ4xI")
 # asm/socket.h; `struct sock_fprog` has a length and a pointer.
@@ -284,11 +289,19 @@ def watching(calls: ConnectionCalls, ports: Collection[int], of_network: int) ->
         thread.join()
 
 
+def count_descriptors() -> int:
+    """Returns how many descriptors this process has open. Raises OSError."""
+    # Linux before 6.2 does not say it so.
+    return os.stat(_DIRECTORY).st_size or len(os.listdir(_DIRECTORY))
+
+
 class Guard:
     """Looks at the connections again and again, and ends and keeps out what is to be."""
 
     def __init__(self, calls: ConnectionCalls, sockets: Sockets, strangers: Strangers) -> None:
         """Has looked at nothing yet."""
+        # How many descriptors there were at the last look, and when that was.
+        self._descriptors, self._looked_at = 0, float("-inf")
         self._calls = calls
         self._sockets = sockets
         self._strangers = strangers
@@ -302,6 +315,9 @@ class Guard:
         while not stopping.wait(pause):
             began, busy = time.monotonic(), time.thread_time()
             try:
+                if self.is_quiet(began):
+                    pause = _QUIET_PAUSE
+                    continue
                 self.look(began)
             except OSError as error:
                 # No descriptor is left; the library ends handshakes that take too long.
@@ -312,8 +328,21 @@ class Guard:
             shortest = _BUSY_PAUSE if self._strangers.busy else _IDLE_PAUSE
             pause = min(max(shortest, (time.thread_time() - busy) / _LOOKING), _LONGEST_PAUSE)
 
+    def is_quiet(self, now: float) -> bool:
+        """Returns whether a look would find what the last one found, no strangers, as far as the number of descriptors
+        says. Raises OSError.
+        """
+        return (
+            now - self._looked_at < _QUIET_SECONDS
+            and len(self._strangers) == 0
+            and not self._strangers.flooding
+            and not self._kept_out
+            and count_descriptors() == self._descriptors
+        )
+
     def look(self, now: float) -> None:
         """Looks once. Raises OSError."""
+        self._descriptors, self._looked_at = count_descriptors(), now
         sights = self._sockets.look(self._calls.authenticated)
         endings = self._strangers.judge(sights, self._calls.talks({sight.peer for sight in sights}), now)
         self._penalties.know({network_of(address) for address in self._calls.take_known()}, now)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter
-from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from retinue.manager.store.accounts.audit import Denial
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from retinue.manager.store.accounts.audit import Denial
 
 MAX_STRANGERS, MAX_CALLERS = 256, 1024
 """How many records a minute has of callers without valid credentials, and of others; further ones count together."""

@@ -6,15 +6,19 @@ import datetime as dt
 import ipaddress
 import re
 import uuid
-from collections.abc import Collection, Mapping, Sequence
-
-from google.protobuf.descriptor import EnumDescriptor
-from google.protobuf.duration_pb2 import Duration
-from google.protobuf.field_mask_pb2 import FieldMask
+from typing import TYPE_CHECKING
 
 from retinue.manager.domain.errors import InvalidRequest, Violation
 from retinue.rpc import times
 from retinue.rpc.core.names import NAME_RULE, is_name
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from google.protobuf.descriptor import EnumDescriptor
+    from google.protobuf.duration_pb2 import Duration
+    from google.protobuf.field_mask_pb2 import FieldMask
+    from google.protobuf.timestamp_pb2 import Timestamp
 
 _HOST = re.compile(
     r"(?=.{1,253}\Z)[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?(?:\.[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*"
@@ -97,6 +101,14 @@ class Violations:
             self.add(path, f"must be from {_seconds(lowest)} to {_seconds(highest)}")
             return lowest
         return parsed
+
+    def timestamp(self, path: str, value: Timestamp) -> dt.datetime | None:
+        """Reads a time, to the microsecond; None for one that is wrong."""
+        try:
+            return value.ToDatetime(dt.UTC)
+        except (ValueError, OverflowError):
+            self.add(path, "is not a valid time")
+            return None
 
     def mapping(self, path: str, value: Mapping[str, object], most: int) -> None:
         """Reads a map with at most so many entries."""

@@ -6,9 +6,12 @@ It is read into plain terms; no text of a caller becomes a part of a statement.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
 from retinue.manager.domain.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
 
 # Field, `=` or `!=`, and value.
 Term = tuple[str, str, str]

@@ -12,10 +12,9 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextvars import ContextVar
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import grpc
 import grpc.aio
@@ -25,7 +24,6 @@ from retinue.manager.domain import errors
 from retinue.manager.identity.principal import Kind, Principal
 from retinue.manager.server import lower_errors
 from retinue.manager.server.arrivals import Arrivals
-from retinue.manager.server.auditing import Auditor
 from retinue.manager.server.authentication import Authenticator, node_of
 from retinue.manager.server.authorization import Access, access_to, authorise
 from retinue.manager.server.call_limits import (
@@ -39,7 +37,6 @@ from retinue.manager.server.call_limits import (
     weight_of,
 )
 from retinue.manager.server.calls import REQUEST_ID_KEY, Browsers, Call, Context, HandlerAbortedError, read_call
-from retinue.manager.server.connection_watch import ConnectionCalls
 from retinue.manager.server.messages import Reader, Reading, read
 from retinue.manager.server.responses import HandlerContext, Relay, end, produce
 from retinue.manager.server.turn_taking import TurnTaking
@@ -49,6 +46,12 @@ from retinue.manager.store.postgres.lanes import Lane, enter_lane
 from retinue.rpc.logs import serving
 from retinue.rpc.open_call import CallEndedError, OpenCall
 from retinue.rpc.stream_limits import OpenStreams
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+
+    from retinue.manager.server.auditing import Auditor
+    from retinue.manager.server.connection_watch import ConnectionCalls
 
 _log = logging.getLogger(__name__)
 

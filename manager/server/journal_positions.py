@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Protocol, TypeVar
-
-from sqlmodel.ext.asyncio.session import AsyncSession
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from retinue.manager.store.journal import journal
 from retinue.manager.v1.journal_position_pb2 import JournalPosition
+
+if TYPE_CHECKING:
+    from sqlmodel.ext.asyncio.session import AsyncSession
 
 
 class Positioned(Protocol):

@@ -5,13 +5,15 @@ manager read anything, and what cannot be read is reported like any other error.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from retinue.manager.domain import errors
 from retinue.rpc.fields import is_map, leaves
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor import FieldDescriptor
 
 MAX_VIOLATIONS = 100
 Reader: TypeAlias = Callable[[bytes], Any]

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from google.protobuf.message import Message
 
@@ -19,6 +18,9 @@ from retinue.manager.identity.sealing import Sealer
 from retinue.manager.server.call_limits import ROW_COST
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.server.turn_taking import charge
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
 
 DEFAULT_SIZE, MAX_SIZE = 50, 500
 # Clients take messages of 4 MiB.

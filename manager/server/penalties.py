@@ -8,10 +8,13 @@ authenticated of late is never kept out: users behind one address share it with 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from retinue.manager.server.source_filter import MAX_NETWORKS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 FIRST_SECONDS, LONGEST_SECONDS = 1.0, 300.0
 # After it, the next penalty is a first one again.

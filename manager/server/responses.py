@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import collections
 import inspect
-from collections.abc import Coroutine
 from contextlib import aclosing
-from typing import Any, NoReturn
-
-import grpc
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from retinue.manager.server.calls import HandlerAbortedError
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    import grpc
 
 
 class Relay:

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import ipaddress
 import struct
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 MAX_NETWORKS = 128
 """Networks that a filter has room for: Linux bounds the memory of a socket's options to 20 KB by default."""

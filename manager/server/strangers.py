@@ -9,12 +9,14 @@ to authenticate does so in the first second.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from retinue.manager.server.wrong_tokens import Endpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 # Addresses that may have as many as that at a time: all strangers hold less than 50 MB.
 _NETWORKS = 4
@@ -62,8 +64,15 @@ class Allowance:
 # A handshake with certificates has 5 KB, a certificate request 2 KB, a check of health 100 bytes. But before a busy
 # event loop begins the first call, a client may have filled the windows of several.
 BYTES = Allowance(512 << 10, 16 << 10)
-# What a client may send of a request before it reads that it is refused: a stream's window in HTTP/2.
-BYTES_OF_CALL = 64 << 10
+# What comes with a handshake, and seconds after which more than that has begun a call, unless the event loop is stuck.
+# A flood of small frames is slow: the library takes 0.1 ms of a processor for each ping, so that it uses the allowance
+# up in many seconds, and a whole core meanwhile.
+EARLY_BYTES, EARLY_SECONDS = 64 << 10, 1.0
+# What a client may send of a request before it reads that it is refused: a stream's window in HTTP/2. Of the requests
+# that it takes back, one call in hundreds gets as far as to be counted: so many calls explain a window, as many as most
+# clients have open on a connection, and the others a usual request.
+BYTES_OF_CALL, BYTES_OF_MORE_CALLS = 64 << 10, 4 << 10
+WINDOWS = Allowance(100, 2)
 # The bytes above in segments of a poor network; more are single bytes, each of which wakes the library up.
 SEGMENTS, SEGMENTS_OF_CALL = Allowance(4096, 256), 128
 # Calls that have ended without credentials: those that are open may be about to authenticate, hundreds at once. A node
@@ -121,6 +130,7 @@ class _Stranger:
     traffic: Traffic = Traffic(0, 0)
     calls: int = 0
     refused: int = 0
+    windows_left: float = float(WINDOWS.burst)
     bytes_left: float = float(BYTES.burst)
     segments_left: float = float(SEGMENTS.burst)
     calls_left: float = float(CALLS.burst)
@@ -130,7 +140,10 @@ class _Stranger:
     def look(self, traffic: Traffic, talk: Talk, now: float) -> None:
         seconds, more = now - self.looked, talk.calls - self.calls
         refused = talk.calls - talk.open
-        received = traffic.received - self.traffic.received - more * BYTES_OF_CALL
+        windows = min(float(more), self.windows_left)
+        explained = windows * BYTES_OF_CALL + (more - windows) * BYTES_OF_MORE_CALLS
+        received = traffic.received - self.traffic.received - explained
+        self.windows_left = WINDOWS.left(self.windows_left, seconds, windows)
         segments = traffic.segments - self.traffic.segments - more * SEGMENTS_OF_CALL
         self.bytes_left = BYTES.left(self.bytes_left, seconds, received)
         self.segments_left = SEGMENTS.left(self.segments_left, seconds, segments)
@@ -223,6 +236,8 @@ class Strangers:
 
 def _reason(stranger: _Stranger, talk: Talk, now: float) -> Reason | None:
     if min(stranger.bytes_left, stranger.segments_left, stranger.calls_left) < 0:
+        return Reason.FLOOD
+    if talk.calls == 0 and stranger.traffic.received > EARLY_BYTES and now - stranger.since > EARLY_SECONDS:
         return Reason.FLOOD
     if talk.calls == 0 and now - stranger.since > SILENT_SECONDS:
         return Reason.SILENT

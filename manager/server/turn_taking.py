@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from retinue.manager.server.call_limits import (
     COSTS,
@@ -21,6 +21,9 @@ from retinue.manager.server.call_limits import (
 from retinue.manager.server.turns import DEFAULT_PACING, Paces, Pacing, Turns
 from retinue.manager.store.postgres.database import StoreBusy
 from retinue.manager.store.postgres.lanes import POOL_SIZES, Lane
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Mapping
 
 # As many as find a connection; administrators have few, and more to do beside the database.
 PLACES: Mapping[CallerClass, int] = {

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from retinue.manager.domain.errors import (
     ApiError,
@@ -18,8 +18,6 @@ from retinue.manager.domain.preconditions import EndpointManaged
 from retinue.manager.domain.session.image_references import registry_of
 from retinue.manager.domain.session.image_registries import denied_image
 from retinue.manager.domain.session.mounts import NotGranted, granted
-from retinue.manager.domain.session.pending_limit import PendingLimit
-from retinue.manager.domain.session.refusals import Refused
 from retinue.manager.domain.session.runtime_features import (
     features_by_path,
     missing_feature,
@@ -34,8 +32,14 @@ from retinue.manager.store.accounts import accounts, ssh_keys
 from retinue.manager.store.endpoints import endpoints
 from retinue.manager.store.fleet import agents, groups
 from retinue.manager.store.placement import quotas
-from retinue.manager.store.postgres.database import Query, Transaction
-from retinue.manager.store.sessions import sessions
+from retinue.manager.store.sessions import admission
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from retinue.manager.domain.session.pending_limit import PendingLimit
+    from retinue.manager.domain.session.refusals import Refused
+    from retinue.manager.store.postgres.database import Query, Transaction
 
 _NAMED_GROUPS = 16
 _NAMED_TROUBLES = 2
@@ -108,7 +112,7 @@ async def _check_references(tx: Transaction, owner: str, candidates: Candidates,
     Returns whether there are any quotas, and what of `asked` no agent has ever had: in the same round trip.
     """
     drafts = candidates.drafts
-    references = sessions.references_query(
+    references = admission.references_query(
         owner,
         {draft.session.project for draft in drafts.values()},
         {draft.session.resource_group for draft in drafts.values()},

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-import uuid
+from typing import TYPE_CHECKING
 
 from retinue.manager.domain.session.events import AccessMethod, KernelAccess
 from retinue.manager.store.journal import journal
-from retinue.manager.store.postgres.database import Transaction
+
+if TYPE_CHECKING:
+    import uuid
+
+    from retinue.manager.store.postgres.database import Transaction
 
 AGAIN_SECONDS = 600.0
 """Connections and copies come by the hundred: of those by one token to one place, one in so many seconds is kept."""

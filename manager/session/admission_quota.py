@@ -6,18 +6,22 @@ System sessions are not counted: their own number is all that limits them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-
-from sqlmodel.ext.asyncio.session import AsyncSession
+from typing import TYPE_CHECKING
 
 from retinue.manager.domain.errors import QuotaExceeded
-from retinue.manager.domain.session.new_session import NewSession
 from retinue.manager.domain.session.quota_subjects import words
 from retinue.manager.domain.session.states import SessionType
-from retinue.manager.session.drafts import Draft
 from retinue.manager.store.placement import quotas
 from retinue.manager.store.placement.quotas import PROJECT, RESOURCE_GROUP, USER, Limits, Subject
 from retinue.manager.store.sessions import sessions
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from sqlmodel.ext.asyncio.session import AsyncSession
+
+    from retinue.manager.domain.session.new_session import NewSession
+    from retinue.manager.session.drafts import Draft
 
 _PATHS = {USER: "users", PROJECT: "projects", RESOURCE_GROUP: "resource_groups"}
 

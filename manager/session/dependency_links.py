@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-
-from sqlmodel.ext.asyncio.session import AsyncSession
+from typing import TYPE_CHECKING
 
 from retinue.manager.domain.errors import ApiError, InvalidRequest, NameTaken, Violation
 from retinue.manager.domain.preconditions import DependencyRefused
 from retinue.manager.domain.session.admission import MAX_DEPENDENCIES
 from retinue.manager.domain.session.dependency_graph import DependencyKind, dependents, find_cycles, path_text
-from retinue.manager.domain.session.spec import SessionSpec
 from retinue.manager.domain.session.states import SessionType
 from retinue.manager.session.drafts import Candidates, Draft, Parent
 from retinue.manager.store.sessions import dependencies, sessions
-from retinue.manager.store.sessions.dependencies import ResolvedSession
+
+if TYPE_CHECKING:
+    import uuid
+
+    from sqlmodel.ext.asyncio.session import AsyncSession
+
+    from retinue.manager.domain.session.spec import SessionSpec
+    from retinue.manager.store.sessions.dependencies import ResolvedSession
 
 # Sessions of a request that may run one after the other by their label: each waits for all before it.
 MAX_ALIKE = 100

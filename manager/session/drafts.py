@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from retinue.manager.domain.errors import ApiError, InvalidRequest, ProjectDenied
 from retinue.manager.domain.preconditions import FeatureUnavailable
@@ -12,12 +12,16 @@ from retinue.manager.domain.session.admission import admit, is_other_system, wro
 from retinue.manager.domain.session.dependency_graph import DependencyKind
 from retinue.manager.domain.session.features import FEATURES
 from retinue.manager.domain.session.images import PullPolicy
-from retinue.manager.domain.session.isolation import Isolation
 from retinue.manager.domain.session.new_session import NewKernel, NewSession
 from retinue.manager.domain.session.refusals import Refused, no_project
 from retinue.manager.domain.session.spec import MountSpec, SessionSpec, SftpSpec, kernel_id, kernel_plans
-from retinue.manager.identity.principal import Principal
 from retinue.rpc.core.amounts import parse_amount
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from retinue.manager.domain.session.isolation import Isolation
+    from retinue.manager.identity.principal import Principal
 
 
 @dataclass(frozen=True, slots=True)

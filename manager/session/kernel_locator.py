@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import uuid
 from dataclasses import dataclass
-
-from sqlmodel.ext.asyncio.session import AsyncSession
+from typing import TYPE_CHECKING
 
 from retinue.manager.agent_rpc.relay import AttemptLocation
 from retinue.manager.domain.errors import InvalidRequest
@@ -17,8 +15,14 @@ from retinue.manager.domain.session.spec import MAIN
 from retinue.manager.domain.session.spec_codec import known_part
 from retinue.manager.domain.session.states import KernelState
 from retinue.manager.store.placement import attempts
-from retinue.manager.store.placement.attempts import KernelLocationRecord
 from retinue.manager.store.sessions import sessions
+
+if TYPE_CHECKING:
+    import uuid
+
+    from sqlmodel.ext.asyncio.session import AsyncSession
+
+    from retinue.manager.store.placement.attempts import KernelLocationRecord
 
 MAIN_HOSTNAME = f"{MAIN}1"
 _BEFORE_RUNNING = {KernelState.PENDING, KernelState.SCHEDULED, KernelState.PULLING, KernelState.CREATING}

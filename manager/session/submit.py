@@ -5,19 +5,15 @@ the leader learns of them from the journal.
 from __future__ import annotations
 
 import datetime as dt
-import uuid
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from retinue.manager.domain.errors import NameTaken
 from retinue.manager.domain.preconditions import BatchRefused
 from retinue.manager.domain.reasons import SessionReason
 from retinue.manager.domain.session.dependency_graph import dependents
 from retinue.manager.domain.session.events import SessionCreated
-from retinue.manager.domain.session.pending_limit import PendingLimit
 from retinue.manager.domain.session.refusals import Refused
-from retinue.manager.domain.session.spec import SessionSpec
 from retinue.manager.session import acceptance
 from retinue.manager.session.dependency_links import refuse_taken
 from retinue.manager.session.drafts import Draft
@@ -26,6 +22,13 @@ from retinue.manager.store.postgres.database import Later, Query, StoreConflict,
 from retinue.manager.store.sessions import dependencies, sessions, webhooks
 from retinue.manager.store.sessions.sessions import Inserted, Insertion
 from retinue.manager.webhooks.seal import seal
+
+if TYPE_CHECKING:
+    import uuid
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from retinue.manager.domain.session.pending_limit import PendingLimit
+    from retinue.manager.domain.session.spec import SessionSpec
 
 QUEUED = SessionReason.QUEUED
 QUEUED_MESSAGE = "no pass of the scheduler has evaluated it yet"

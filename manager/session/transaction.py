@@ -8,13 +8,14 @@ import logging
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from retinue.manager.domain.preconditions import StateForbids
 from retinue.manager.domain.reasons import SessionReason
 from retinue.manager.domain.session.attempts import LayerReport
 from retinue.manager.domain.session.events import (
     Condition,
-    Happening,
+    EventBody,
     ImagePulled,
     KernelMoved,
     PulledBytes,
@@ -25,7 +26,6 @@ from retinue.manager.domain.session.events import (
     with_pause,
 )
 from retinue.manager.domain.session.images import SeenImage
-from retinue.manager.domain.session.spec import SessionSpec
 from retinue.manager.domain.session.state_machine import (
     Kernel,
     Session,
@@ -36,9 +36,12 @@ from retinue.manager.store.journal import journal
 from retinue.manager.store.placement import attempts, shares
 from retinue.manager.store.placement.attempts import AttemptUpdate
 from retinue.manager.store.postgres.database import Answers, Query, Statement, Transaction
-from retinue.manager.store.sessions import sessions
+from retinue.manager.store.sessions import sessions, updates
 from retinue.manager.store.sessions.session_records import KernelRecord, SessionRecord
-from retinue.manager.store.sessions.sessions import KernelUpdate, SessionUpdate
+from retinue.manager.store.sessions.updates import KernelUpdate, SessionUpdate
+
+if TYPE_CHECKING:
+    from retinue.manager.domain.session.spec import SessionSpec
 
 _log = logging.getLogger(__name__)
 
@@ -241,12 +244,12 @@ async def _writing(tx: Transaction, work: WorkingSet) -> tuple[list[Statement], 
         if pulls := _pulls(session, work.pulls):
             happened += pulls
             pulling.append(session_id)
-        entries += [journal.Entry(session_id, record.owner, record.project, what) for what in happened]
+        entries += [journal.Entry(session_id, record.owner, record.project, body) for body in happened]
     writing = attempts.writing(changed_attempts)
     statements: list[Statement] = [
-        *((sessions.condition_statement(changed_conditions),) if changed_conditions else ()),
-        *(sessions.update_statements(moved_sessions, changed_kernels) if moved_sessions or changed_kernels else ()),
-        *((sessions.pull_statement(pulling),) if pulling else ()),
+        *((updates.condition_statement(changed_conditions),) if changed_conditions else ()),
+        *(updates.update_statements(moved_sessions, changed_kernels) if moved_sessions or changed_kernels else ()),
+        *((updates.pull_statement(pulling),) if pulling else ()),
         *((writing,) if changed_attempts else ()),
     ]
     if releasing:
@@ -272,10 +275,10 @@ def _conditions(machine: SessionMachine) -> tuple[Condition, ...]:
 
 def _happened(
     machine: SessionMachine, record: SessionRecord, conditions: tuple[Condition, ...], *, forced: bool
-) -> list[Happening]:
+) -> list[EventBody]:
     """Returns what the journal says of a session but the progress of image pulls."""
     session = machine.session
-    happened: list[Happening] = []
+    happened: list[EventBody] = []
     if conditions != record.conditions:
         # Before the end that may come with it: watchers of the session leave then.
         new = dict.fromkeys(item.type for item in conditions if item not in record.conditions)

@@ -5,10 +5,9 @@ to ports, old usage, and sessions that ended long ago. Records of the audit are 
 from __future__ import annotations
 
 import datetime as dt
-import uuid
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Select, and_, delete, func, or_, select
-from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.store.access import console_tickets, port_access
 from retinue.manager.store.endpoints import endpoints
@@ -26,6 +25,11 @@ from retinue.manager.store.tables import (
     Request,
     Session,
 )
+
+if TYPE_CHECKING:
+    import uuid
+
+    from sqlmodel.ext.asyncio.session import AsyncSession
 
 # Watchers may resume within this time, unless more than so many entries were made since.
 JOURNAL_SECONDS = 7 * 86_400

@@ -8,17 +8,18 @@ import asyncio
 import logging
 import time
 import uuid
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from retinue.manager.domain.webhooks import rules
 from retinue.manager.domain.webhooks.rules import SessionEntry
 from retinue.manager.store.leadership import leadership
-from retinue.manager.store.postgres.database import Database
 from retinue.manager.store.sessions import webhooks
 from retinue.manager.store.sessions.webhooks import Delivery, NewDelivery, WebhookEventRecord
-from retinue.manager.webhooks.post import PostError, post
 from retinue.manager.webhooks.seal import unseal
-from retinue.rpc.core.addresses import AddressPolicy
+
+if TYPE_CHECKING:
+    from retinue.manager.store.postgres.database import Database
+    from retinue.rpc.core.addresses import AddressPolicy
 
 _log = logging.getLogger(__name__)
 
@@ -110,6 +111,9 @@ class WebhookDispatcher:
                 task.result()
 
     async def _send(self, delivery: Delivery) -> None:
+        # Most managers send none, and it takes memory.
+        from retinue.manager.webhooks.post import PostError, post  # noqa: PLC0415
+
         message_id = f"msg_{delivery.session_id.hex}_{delivery.revision}_{delivery.position}"
         try:
             secret = unseal(bytes(delivery.secret))
@@ -135,7 +139,7 @@ class WebhookDispatcher:
 def _delivery(found: WebhookEventRecord) -> NewDelivery | None:
     """Returns what is to be sent of an entry of the journal; None when that is nothing, or the entry cannot be read."""
     try:
-        event = rules.wanted(tuple(found.events), rules.events_of(found.what))
+        event = rules.wanted(tuple(found.events), rules.events_of(found.body))
         if not event:
             return None
         entry = SessionEntry(
@@ -145,7 +149,7 @@ def _delivery(found: WebhookEventRecord) -> NewDelivery | None:
             name=found.name,
             owner=found.owner,
             project=found.project,
-            what=found.what,
+            body=found.body,
         )
         return NewDelivery(found.session_id, found.position, found.revision, event, rules.body_of(event, entry))
     except Exception as error:  # noqa: BLE001  # logged; what comes after it is sent

@@ -7,13 +7,17 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from aiohttp import AddrInfoType, ClientError, ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from retinue.rpc.core.addresses import AddressPolicy
 from retinue.rpc.lookups import look_up
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from retinue.rpc.core.addresses import AddressPolicy
 
 _SECONDS = 10.0
 

@@ -27,7 +27,7 @@ from retinue.rpc.enrollment.managers import ELSEWHERE, ManagerChoice, split_addr
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from retinue.rpc.enrollment.identity import IdentityStore
+    from retinue.rpc.enrollment.identity import IdentityStore, KeyRequest
 
 _log = logging.getLogger(__name__)
 
@@ -79,21 +79,31 @@ async def enroll(
     join_token: str,
     fingerprint: str,
     kind: enrollment_service_pb2.NodeKind.ValueType = enrollment_service_pb2.NODE_KIND_AGENT,
+    *,
+    key: KeyRequest | None = None,
 ) -> Identity:
     """Enrols a node of a kind at the first of `managers` that answers (`host:port` of their ports for users).
 
-    Raises IdentityError, ValueError on an address or fingerprint that is none, OSError, and grpc.aio.AioRpcError.
+    Without a `key` it makes one. With the same token and key it may be repeated, as when an answer was lost. Raises
+    IdentityError, ValueError on an address or fingerprint that is none, OSError, and grpc.aio.AioRpcError.
     """
     expected = normal_fingerprint(fingerprint)
-    return await ManagerChoice().call(managers, lambda manager: _enroll(agent_id, manager, join_token, expected, kind))
+    shown = key or new_key(agent_id)
+    return await ManagerChoice().call(
+        managers, lambda manager: _enroll(agent_id, manager, join_token, expected, kind, shown)
+    )
 
 
-async def _enroll(
-    agent_id: str, manager: str, join_token: str, expected: str, kind: enrollment_service_pb2.NodeKind.ValueType
+async def _enroll(  # noqa: PLR0917  # as above
+    agent_id: str,
+    manager: str,
+    join_token: str,
+    expected: str,
+    kind: enrollment_service_pb2.NodeKind.ValueType,
+    key: KeyRequest,
 ) -> Identity:
     chain = await asyncio.to_thread(fetch_chain, *split_address(manager))
     authority = pick(chain, expected)
-    key = new_key(agent_id)
     credentials = grpc.ssl_channel_credentials(authority.encode())
     async with grpc.aio.secure_channel(manager, credentials, options=channel_options()) as channel:
         stub = enrollment_service_pb2_grpc.EnrollmentServiceStub(channel)
@@ -158,7 +168,8 @@ async def identify(  # noqa: PLR0917  # what a node is started with
         return identities.current()
     if not join_token or not fingerprint:
         raise IdentityError(f"{node_id} is not enrolled: a join token and the CA's fingerprint are needed")
-    identity = await enroll(node_id, managers, join_token, fingerprint, kind)
+    key = await asyncio.to_thread(identities.enrolment_key, node_id, join_token)
+    identity = await enroll(node_id, managers, join_token, fingerprint, kind, key=key)
     await asyncio.to_thread(identities.save, identity)
     _log.info("%s is enrolled", node_id)
     return identity

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -90,7 +91,10 @@ class KeyRequest:
 
 def new_key(agent_id: str) -> KeyRequest:
     """Makes a key on the curve P-256, and a request for it."""
-    key = ec.generate_private_key(ec.SECP256R1())
+    return _request(agent_id, ec.generate_private_key(ec.SECP256R1()))
+
+
+def _request(agent_id: str, key: ec.EllipticCurvePrivateKey) -> KeyRequest:
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, agent_id)])
     request = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, hashes.SHA256())
     private = key.private_bytes(
@@ -105,6 +109,7 @@ class IdentityStore:
     def __init__(self, path: Path) -> None:
         """Reads nothing before `load`."""
         self._path = path
+        self._enrolment = path.with_name("enrolment.json")
         self._identity: Identity | None = None
 
     def load(self, agent_id: str) -> Identity | None:
@@ -124,10 +129,27 @@ class IdentityStore:
         self._identity = identity
         return identity
 
+    def enrolment_key(self, agent_id: str, join_token: str) -> KeyRequest:
+        """Returns the key to enrol with, blocking: for one token the same until an identity is saved, as managers
+        repeat an answer that was lost for the same token and key only. Raises OSError.
+        """
+        token = hashlib.sha256(join_token.encode()).hexdigest()
+        with contextlib.suppress(FileNotFoundError, ValueError, KeyError, TypeError):
+            values = json.loads(self._enrolment.read_text())
+            key = serialization.load_pem_private_key(values["private_key"].encode(), None)
+            if values["token"] == token and isinstance(key, ec.EllipticCurvePrivateKey):
+                return _request(agent_id, key)
+        fresh = new_key(agent_id)
+        content = {"token": token, "private_key": fresh.private_key}
+        replace_file(self._enrolment, json.dumps(content, indent=1).encode())
+        return fresh
+
     def save(self, identity: Identity) -> None:
         """Replaces the identity in one step, blocking. Raises OSError, and then the former one stays."""
         replace_file(self._path, json.dumps(asdict(identity), indent=1).encode())
         self._identity = identity
+        with contextlib.suppress(OSError):
+            self._enrolment.unlink(missing_ok=True)
 
     def renew(self, key: KeyRequest, certificate: str, authority: str) -> None:
         """Replaces key and certificate, and what is trusted unless `authority` is empty."""

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def report(name: str, value: float, unit: str, peer: float | None, *, spread: Sequence[float] = ()) -> None:

@@ -11,15 +11,18 @@ import asyncio
 import json
 import statistics
 import time
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jupyter_client.asynchronous.client import AsyncKernelClient
 
 from retinue.agent.kernel.code_launcher import PORTS
 from retinue.agent.kernel.python_runtime import build_runtime
-from retinue.client.kernel.code import Code
 from retinue.devtools.cluster import Cluster, ClusterOptions
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from retinue.client.kernel.code import Code
 
 ROUNDS = 100
 WARM = 10

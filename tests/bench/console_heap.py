@@ -11,12 +11,14 @@ import argparse
 import asyncio
 import sys
 import time
-
-from playwright.async_api import CDPSession
+from typing import TYPE_CHECKING
 
 from retinue.devtools.cluster import Cluster
 from tests.bench import end_politely, report
 from tests.bench.console_page import ROWS, SESSIONS_PER_SECOND, events, fill, options, page_of
+
+if TYPE_CHECKING:
+    from playwright.async_api import CDPSession
 
 _POLL_SECONDS = 60.0
 _MIB = 1 << 20

@@ -21,12 +21,14 @@ import sys
 import termios
 import time
 from pathlib import Path
-
-from playwright.async_api import Frame
+from typing import TYPE_CHECKING
 
 from retinue.devtools.cluster import Cluster, ClusterOptions
 from tests.bench import end_politely, report
 from tests.bench.console_page import SECONDS, page_of
+
+if TYPE_CHECKING:
+    from playwright.async_api import Frame
 
 # A key is one letter; its echo comes alone.
 _OBSERVE = """() => {

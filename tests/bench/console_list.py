@@ -4,27 +4,25 @@
   in turns.
 * A change of a session, from the request until its row shows it; peer: until a watching client of Python has it, of the
   same change. Once without other events, and (`-busy`) among 100 a second.
-* Bytes, compressed by gzip: what the list loads, and all there is.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import gzip
 import statistics
 import time
-from pathlib import Path
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING
 
-from playwright.async_api import Page, Request
-
-from retinue.client.aio import Client
 from retinue.devtools.cluster import Cluster
 from tests.bench import end_politely, report
 from tests.bench.console_page import ROWS, SECONDS, events, fill, options, page_of
 
-STATIC = Path(__file__).resolve().parents[2] / "manager/console/static"
+if TYPE_CHECKING:
+    from playwright.async_api import Page
+
+    from retinue.client.aio import Client
+
 _FRAMES = """seconds => new Promise(resolve => {
     const list = document.getElementById("session-list");
     const gaps = [];
@@ -103,35 +101,11 @@ async def delays(page: Page, client: Client, name: str, rounds: int) -> None:
     report(name, statistics.median(shown), "ms", statistics.median(theirs), spread=shown)
 
 
-async def sizes(page: Page) -> None:
-    """Prints kilobytes of what the list loads, and of everything."""
-    paths: set[str] = set()
-
-    def requested(request: Request) -> None:
-        paths.add(urlsplit(request.url).path)
-
-    page.on("request", requested)
-    await page.goto(page.url.partition("/sessions")[0] + "/sessions")
-    await page.locator("footer[data-state=live]").wait_for()
-    page.remove_listener("request", requested)
-    by_path = await asyncio.to_thread(compressed)
-    first = sum(size for path, size in by_path.items() if path in paths or path == "/index.html")
-    report("console-bytes-first-route", first / 1000, "kB", None)
-    report("console-bytes-all", sum(by_path.values()) / 1000, "kB", None)
-
-
-def compressed() -> dict[str, int]:
-    """Returns the sizes of all files by path, as gzip sends them."""
-    files = [path for path in STATIC.rglob("*") if path.is_file() and path.suffix not in {".gz", ".br"}]
-    return {f"/{path.relative_to(STATIC)}": len(gzip.compress(path.read_bytes(), 9)) for path in files}
-
-
 async def main(*, quick: bool) -> None:
     """Prints all lines."""
     async with Cluster(options=options()) as cluster, cluster.client() as client:
         await fill(client, 500 if quick else ROWS)
         async with page_of(client) as page:
-            await sizes(page)
             await frames(page, client, 1 if quick else 7, 4 if quick else 10)
             await delays(page, client, "console-event", 20 if quick else 150)
             async with events(client):

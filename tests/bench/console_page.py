@@ -11,13 +11,17 @@ import asyncio
 import contextlib
 import sys
 import time
-from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 from playwright.async_api import Page, async_playwright
 
-from retinue.client.aio import Client
 from retinue.client.spec import session_spec
 from retinue.devtools.cluster import ClusterOptions
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from retinue.client.aio import Client
 
 CHROMIUM = "/usr/bin/chromium"
 ROWS = 5_000
@@ -56,7 +60,8 @@ async def page_of(client: Client) -> AsyncIterator[Page]:
             page = await browser.new_page(viewport={"width": 1280, "height": 800})
             page.set_default_timeout(SECONDS * 1000)
             await page.goto((await client.tokens.create_console_ticket()).url)
-            await page.wait_for_url("**/sessions")
+            await page.wait_for_url("**/home")
+            await page.goto(page.url.replace("/home", "/sessions"))
             await page.locator("footer[data-state=live]").wait_for()
             yield page
         finally:

@@ -15,19 +15,24 @@ import multiprocessing
 import os
 import statistics
 import time
-from collections.abc import AsyncIterator
-from multiprocessing.queues import Queue
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import aiohttp
-from playwright.async_api import WebSocket
 
-from retinue.client.aio import Client
 from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import session_service_pb2
 from tests.bench import end_politely, report
 from tests.bench.console_page import SECONDS, events, fill, options, page_of
 from tests.integration.manager.console.page import SESSIONS, Page
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from multiprocessing.queues import Queue
+
+    from playwright.async_api import WebSocket
+
+    from retinue.client.aio import Client
 
 WATCH = f"{SESSIONS}/WatchSessions"
 # A user has at most 64 sockets.

@@ -13,10 +13,13 @@ import asyncio
 import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
-from retinue.client.aio import Client
 from retinue.devtools.cluster import Cluster, ClusterOptions
 from tests.integration.agent.docker.engine import IMAGE, TestEngine, install
+
+if TYPE_CHECKING:
+    from retinue.client.aio import Client
 
 MEMORY = 32 << 20
 LIMITS = ("--memory", str(MEMORY), "--memory-swap", str(MEMORY), "--cpu-quota", "10000", "--pids-limit", "4096")

@@ -6,10 +6,13 @@ import datetime as dt
 import os
 import platform
 import re
-from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.bench.goals import Figure, goal_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "performance.md"
 BEGIN, END = "<!-- figures begin -->", "<!-- figures end -->"

@@ -11,27 +11,26 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-import shutil
 import statistics
 import sys
-import tempfile
 import time
 import uuid
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
-from unittest import mock
+from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import psycopg
 from sqlalchemy import text
 
 from retinue.manager.store.migrations import migrate
 from retinue.manager.store.postgres.database import Database
-from retinue.manager.store.postgres.embedded import EmbeddedServer
 from tests.bench import end_politely, report
+from tests.bench.own_database import own_database
+from tests.support.sent_statements import sent_statements
 from tests.support.stepped_scheduler import SteppedScheduler
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
 
 TERM = 1
 HISTORY_PORTION = 100_000
@@ -203,19 +202,12 @@ async def measure(database: Database, other: Database, arguments: argparse.Names
 
     # Durable decisions, and how many statements they take.
     statements = 0
-    executed = psycopg.AsyncCursor.execute
-
-    async def counting(cursor: Any, *arguments: Any, **options: Any) -> Any:
-        nonlocal statements
-        statements += 1
-        return await executed(cursor, *arguments, **options)
-
     rates, peers = [], []
     for round_number in range(arguments.rounds):
         await add_sessions(database, f"d{round_number}-", arguments.decisions, cpu=100)
-        statements = 0
-        with mock.patch.object(psycopg.AsyncCursor, "execute", counting):
+        with sent_statements() as sent:
             seconds = await timed(scheduler.run_once)
+        statements = len(sent)
         rates.append(arguments.decisions / seconds)
         # The two databases differ in history alone.
         await add_sessions(other, f"d{round_number}-", arguments.decisions, cpu=100)
@@ -249,14 +241,7 @@ async def measure(database: Database, other: Database, arguments: argparse.Names
 
 
 async def run(arguments: argparse.Namespace) -> None:
-    directory = Path(tempfile.mkdtemp(prefix="bench-", dir="/var/lib"))
-    # The database's user has to get through.
-    directory.chmod(0o755)
-    server = EmbeddedServer(directory / "postgres", durable=True)
-    try:
-        url = await server.start()
-        await migrate(url)
-        database = Database(url, statement_timeout=600.0)
+    async with own_database() as (_, database):
         connection = await database.connect("bench")
         await connection.execute("CREATE DATABASE without_history TEMPLATE template0")
         await connection.close()
@@ -267,10 +252,6 @@ async def run(arguments: argparse.Namespace) -> None:
             await measure(database, other, arguments)
         finally:
             await other.dispose()
-            await database.dispose()
-    finally:
-        await server.stop()
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 def main() -> None:

@@ -14,11 +14,11 @@ import statistics
 import sys
 import tempfile
 import time
-import uuid
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from typing import TYPE_CHECKING
 
 import orjson
 from sqlalchemy import text
@@ -34,6 +34,10 @@ from retinue.manager.store.migrations import migrate
 from retinue.manager.store.postgres.database import Database
 from retinue.manager.store.postgres.embedded import EmbeddedServer
 from tests.bench import end_politely, report
+
+if TYPE_CHECKING:
+    import uuid
+    from collections.abc import Mapping, Sequence
 
 TERM = 1
 REPLICAS = 4

@@ -13,8 +13,8 @@ from __future__ import annotations
 import argparse
 import math
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from retinue.manager.domain.endpoints.scaling import (
     Cause,
@@ -28,6 +28,9 @@ from retinue.manager.domain.endpoints.scaling import (
     decide,
     fresh_state,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 TICK, START, HOUR = 2_000, 10_000, 3_600_000
 TARGET, PERIODS = 1_000, (60, 90, 120, 180, 300, 420, 600)

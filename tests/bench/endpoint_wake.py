@@ -13,14 +13,17 @@ import argparse
 import asyncio
 import statistics
 import time
+from typing import TYPE_CHECKING
 
-from retinue.client.aio import Client
 from retinue.client.errors import CallError
 from retinue.devtools.cluster import Cluster, ClusterOptions
 from retinue.manager.v1 import endpoint_pb2 as epb
 from tests.integration.router.clients import request
 from tests.integration.sessions.replicas import PORT, PROGRAM, Deployed, manifest
 from tests.support.eventually import eventually
+
+if TYPE_CHECKING:
+    from retinue.client.aio import Client
 
 WAKES, TOKENS = 7, 10
 _POLL_SECONDS = 0.01

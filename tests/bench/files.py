@@ -1,8 +1,8 @@
 """Files through `retinue cp`, beside `scp` and `cat` through ssh. Run as root;
 each line is `name value unit peer ratio`.
 
-One file of bytes that do not compress goes to the work directory of a kernel, and comes back. Ours goes through the
-manager and the agent, with TLS on both hops; it is hashed at both ends, and an upload is on the disk when it has ended.
+One file of bytes that do not compress goes to the work directory of a kernel, and comes back. Ours goes by TLS to the
+agent, past the manager, as the client reaches the node; an upload is on the disk when it has ended.
 The peers are OpenSSH with its fastest cipher here (aes128-gcm), in one hop to a server on this machine's loopback
 address: `scp`, and `cat` to and from a pipe; neither hashes anything, nor waits for the disk. All are whole commands in
 a process of their own, with their start. Ratios above 1 say that ours carries more.
@@ -17,12 +17,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from retinue.devtools.cluster import Cluster, ClusterOptions
 from tests.bench.tunnel import environment, server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 MEGABYTES = 256
 ROUNDS = 3

@@ -20,18 +20,22 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from retinue.client.aio import Client
 from retinue.client.errors import CallError
-from retinue.client.sessions import Session
 from retinue.devtools.cluster import Cluster, ClusterOptions
 from tests.bench.inference import bare_envoy, cpu_seconds
 from tests.bench.tunnel import free_port, wait_listening
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Mapping
+
+    from retinue.client.aio import Client
+    from retinue.client.sessions import Session
 
 MEGABYTES, ROUNDS, REQUESTS, TURNS = 100, 9, 2000, 20
 PORT = 8080

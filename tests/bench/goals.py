@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tests.support.floods import FLOODS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +53,21 @@ def _both(least_ratio: float, least_value: float) -> Callable[[Figure], bool]:
 
 
 GOALS: dict[str, Goal] = {
-    "console-bytes-all": Goal("at most 450 kB", _value_at_most(450)),
-    "console-bytes-first-route": Goal("at most 160 kB", _value_at_most(160)),
+    "console-bytes-all": Goal("at most 600 kB", _value_at_most(600)),
+    "console-bytes-first-route": Goal("at most 220 kB", _value_at_most(220)),
     "console-event": Goal("ratio at most 1.5", _ratio_at_most(1.5)),
     "console-frame-p95": Goal("ratio at most 2.0", _ratio_at_most(2.0)),
     "console-heap-growth": Goal("at most 5 %", _value_at_most(5)),
     "console-key": Goal("ratio at most 1.5", _ratio_at_most(1.5)),
     "console-viewers-100-cores": Goal("at most 1 processor", _value_at_most(1)),
+    "fleet-1000-manager-cpu": Goal("at most 50 %", _value_at_most(50)),
+    "fleet-1000-rows-written": Goal("none", _value_at_most(0)),
+    "idle-manager-and-database-cpu": Goal("at most 0.5 %", _value_at_most(0.5)),
+    "idle-agent-cpu": Goal("at most 0.5 %", _value_at_most(0.5)),
+    "idle-manager-memory": Goal("at most 150 MB", _value_at_most(150)),
+    "idle-agent-memory": Goal("at most 60 MB", _value_at_most(60)),
+    "endpoint-load-p50": Goal("ratio at most 1.2", _ratio_at_most(1.2)),
+    "endpoint-held-lost": Goal("none", _value_at_most(0)),
     "endpoint-token-revoked": Goal("at most 1,000 ms", _value_at_most(1000)),
     "endpoint-wake": Goal("ratio at most 1.15", _ratio_at_most(1.15)),
     "endpoint-wake-beyond": Goal("at most 150 ms", _value_at_most(150)),
@@ -71,18 +84,29 @@ GOALS: dict[str, Goal] = {
     "scheduling-decisions-drf-dispersed-backend.ai": Goal("ratio at least 1,000", _ratio_at_least(1000)),
     "scheduling-impossible-gang-at-the-head": Goal("ratio at most 1.02", _ratio_at_most(1.02)),
     "scheduling-10k-agents-to-1k-agents": Goal("ratio at most 3.0", _ratio_at_most(3.0)),
-    "sftp-up": Goal("ratio at least 0.9", _ratio_at_least(0.9)),
-    "sftp-down": Goal("ratio at least 0.9", _ratio_at_least(0.9)),
+    "sftp-up": Goal("ratio at least 0.95", _ratio_at_least(0.95)),
+    "sftp-down": Goal("ratio at least 0.95", _ratio_at_least(0.95)),
     "sftp-first-byte": Goal("ratio at most 2.0", _ratio_at_most(2.0)),
-    "sftp-parallel": Goal("ratio at least 0.6", _ratio_at_least(0.6)),
+    "sftp-parallel": Goal("ratio at least 0.8", _ratio_at_least(0.8)),
     "sftp-list": Goal("ratio at most 2.0", _ratio_at_most(2.0)),
-    "sftp-relay-up": Goal("ratio at least 0.6", _ratio_at_least(0.6)),
-    "sftp-relay-down": Goal("ratio at least 0.6", _ratio_at_least(0.6)),
+    "sftp-relay-up": Goal("ratio at least 0.8", _ratio_at_least(0.8)),
+    "sftp-relay-down": Goal("ratio at least 0.8", _ratio_at_least(0.8)),
     "sftp-relay-first-byte": Goal("ratio at most 2.0", _ratio_at_most(2.0)),
     "sftp-stream-up": Goal("ratio at least 0.4", _ratio_at_least(0.4)),
     "sftp-stream-down": Goal("ratio at least 0.4", _ratio_at_least(0.4)),
     "sftp-stream-first-byte": Goal("ratio at most 2.0", _ratio_at_most(2.0)),
+    "files-down-scp": Goal("ratio at least 0.9", _ratio_at_least(0.9)),
+    "files-up-scp": Goal("ratio at least 0.9", _ratio_at_least(0.9)),
+    "command-line-help": Goal("at most 120 ms", _value_at_most(120)),
+    "command-line-ls": Goal("at most 200 ms", _value_at_most(200)),
     "tunnel": Goal("ratio at least 1.0", _ratio_at_least(1.0)),
+    "tunnel_down_relayed": Goal("ratio at least 0.7", _ratio_at_least(0.7)),
+    "tunnel_up_relayed": Goal("ratio at least 0.7", _ratio_at_least(0.7)),
+    "tunnel_down_to_node": Goal("ratio at least 0.7", _ratio_at_least(0.7)),
+    "tunnel_up_to_node": Goal("ratio at least 0.7", _ratio_at_least(0.7)),
+    "tunnel_down_streamed": Goal("ratio at least 0.25", _ratio_at_least(0.25)),
+    "tunnel_up_streamed": Goal("ratio at least 0.25", _ratio_at_least(0.25)),
+    "process_kernel_start": Goal("ratio at most 1.2", _ratio_at_most(1.2)),
     "shell-durable-decisions": Goal("ratio at least 0.5", _ratio_at_least(0.5)),
     "shell-pass-with-history": Goal("ratio at most 1.05", _ratio_at_most(1.05)),
     "shell-pass-10k-agents-to-1k-agents": Goal("ratio at most 3.0", _ratio_at_most(3.0)),
@@ -92,6 +116,9 @@ GOALS: dict[str, Goal] = {
     "wake-up-p99": Goal("at most 30 ms", _value_at_most(30)),
     "neighbour-get-p99": Goal("ratio at most 2", _ratio_at_most(2)),
     "neighbour-new-session-p50": Goal("ratio at most 2", _ratio_at_most(2)),
+    **{f"strangers-{kind}-get-p99": Goal("ratio at most 2", _ratio_at_most(2)) for kind in FLOODS},
+    **{f"strangers-{kind}-cores": Goal("at most 0.1 of a core", _value_at_most(0.1)) for kind in FLOODS},
+    **{f"strangers-{kind}-memory": Goal("at most 50 MB", _value_at_most(50)) for kind in FLOODS},
     "write-cpu": Goal("at most 5 ms", _value_at_most(5)),
     "submit-bulk": Goal("ratio at least 0.35", _ratio_at_least(0.35)),
     "submit-single-p50": Goal("ratio at most 2.5", _ratio_at_most(2.5)),

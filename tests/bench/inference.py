@@ -23,9 +23,9 @@ import statistics
 import tempfile
 import time
 import uuid
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from retinue.devtools.cluster import free_ports
 from retinue.proxy.program import program
@@ -35,6 +35,9 @@ from tests.integration.router.backends import Backend
 from tests.integration.router.clients import Load, read_answer, request
 from tests.integration.router.running import HOST, Running, running, until_connected
 from tests.support.eventually import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 REQUESTS, WARM, CHANGES, WAKES = 2000, 200, 20, 20
 TURNS = 20

@@ -12,22 +12,23 @@ import argparse
 import asyncio
 import gc
 import resource
-import shutil
 import sys
-import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from typing import TYPE_CHECKING
+
 from sqlalchemy import text
 
 import retinue.manager.main  # noqa: F401  # everything that a manager has in memory
-from retinue.manager.store.migrations import migrate
-from retinue.manager.store.postgres.database import Database
-from retinue.manager.store.postgres.embedded import EmbeddedServer
 from tests.bench import end_politely, report
 from tests.bench.durable_passes import TERM, add_agents, add_sessions, execute
+from tests.bench.own_database import own_database
 from tests.support.stepped_scheduler import SteppedScheduler
+
+if TYPE_CHECKING:
+    from retinue.manager.store.postgres.database import Database
 
 
 def resident() -> int:
@@ -85,22 +86,9 @@ async def measure(database: Database, agents: int, pending: int, running: int) -
 
 async def run(arguments: argparse.Namespace) -> None:
     """A database of its own, and the measurement on it."""
-    directory = Path(tempfile.mkdtemp(prefix="bench-", dir="/var/lib"))
-    # The database's user has to get through.
-    directory.chmod(0o755)
     # How rows become durable makes no difference to memory.
-    server = EmbeddedServer(directory / "postgres", durable=False)
-    try:
-        url = await server.start()
-        await migrate(url)
-        database = Database(url, statement_timeout=600.0)
-        try:
-            await measure(database, arguments.agents, arguments.pending, arguments.running)
-        finally:
-            await database.dispose()
-    finally:
-        await server.stop()
-        shutil.rmtree(directory, ignore_errors=True)
+    async with own_database(durable=False) as (_, database):
+        await measure(database, arguments.agents, arguments.pending, arguments.running)
 
 
 if __name__ == "__main__":

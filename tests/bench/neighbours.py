@@ -16,9 +16,8 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
@@ -28,12 +27,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from retinue.client.aio import Client
 from retinue.client.errors import CallError
-from retinue.client.sessions import Session
 from retinue.client.spec import session_spec
 from retinue.devtools.cluster import Cluster, ClusterOptions
 from tests.bench import end_politely, report
 from tests.bench.console_viewers import cpu_seconds
 from tests.bench.submission import appears, child, prepare_echo
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
+    from retinue.client.sessions import Session
 
 AT_ONCE = 64
 SLOTS = {"cpu": "0.1", "mem": "32m"}

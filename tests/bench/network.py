@@ -20,9 +20,9 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from retinue.agent.network import namespaces, netlink
 from retinue.agent.network.core.observed import Uplink
@@ -31,6 +31,9 @@ from retinue.agent.network.core.plan import BRIDGE, PROBE_LINK, plan_attachment,
 from retinue.agent.network.core.topology import Member, Network
 from retinue.agent.network.links import apply
 from retinue.agent.network.observation import observe_kernel, observe_port, observe_session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 UNDERLAY = ("192.0.2.1", "192.0.2.2")
 MTU = 1450

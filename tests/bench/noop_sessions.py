@@ -19,10 +19,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from retinue.client.aio import Client
+from typing import TYPE_CHECKING
+
 from retinue.client.spec import session_spec
 from retinue.devtools.cluster import Cluster, ClusterOptions
 from tests.bench import end_politely, report, slurm
+
+if TYPE_CHECKING:
+    from retinue.client.aio import Client
 
 AGENTS = 2
 

@@ -16,18 +16,22 @@ import contextlib
 import statistics
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import docker
 import docker.errors
 
-from retinue.client.aio import Client
-from retinue.client.sessions import Session
 from tests.bench import report
 from tests.bench.network import round_trip, throughput
 from tests.integration.agent.docker.cluster import DockerCluster
 from tests.integration.agent.docker.engine import IMAGE, TestEngine, install
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+
+    from retinue.client.aio import Client
+    from retinue.client.sessions import Session
 
 NODES = 4
 NETWORK, SERVICE = "bench", "pairs"

@@ -14,7 +14,6 @@ import gc
 import statistics
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,11 +21,16 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from typing import TYPE_CHECKING
+
 from retinue.manager.domain.scheduling.policy import Policy
 from retinue.manager.scheduling.columns import Agents, Integers, Owners, Queue
 from retinue.manager.scheduling.scheduling_pass import run_pass
 from tests.bench import report
 from tests.property.manager.scheduling.oracle import Agent, Cluster, Session
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 GIB = 1 << 30
 SLOTS = ("cpu", "mem", "cuda.device", "rocm.device", "tpu", "disk", "net.bandwidth", "licences")

@@ -11,9 +11,12 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
+from typing import TYPE_CHECKING
 
-from retinue.client.aio import Client
 from retinue.devtools.cluster import Cluster, ClusterOptions
+
+if TYPE_CHECKING:
+    from retinue.client.aio import Client
 
 ROUNDS = 30
 

@@ -19,19 +19,23 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from retinue.client.aio import Client
-from retinue.client.sessions import Session
 from retinue.client.settings import ssh_directory
 from retinue.client.transport.channel import parse_endpoint
 from retinue.devtools.cluster import Cluster, ClusterOptions
 from retinue.manager.v1 import fleet_service_pb2
 from tests.bench.tunnel import environment
 from tests.integration.client.command.inside.sftp_sessions import listener
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from retinue.client.aio import Client
+    from retinue.client.sessions import Session
 
 MEGABYTES = 256
 ROUNDS = 5

@@ -11,9 +11,12 @@ import asyncio
 import os
 import statistics
 import time
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.bench.sftp import WAYS, Road, Served, measure, roads
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PARALLEL = 64
 ROUNDS = 3

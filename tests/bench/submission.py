@@ -23,9 +23,8 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
@@ -38,6 +37,9 @@ from retinue.client.spec import session_spec
 from retinue.manager.identity.authority import Authority
 from retinue.manager.store.postgres.embedded import EmbeddedServer
 from tests.bench import end_politely, report
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 TABLES = ("session", "kernel", "journal")
 _METHOD = "/bench.Echo/Call"
@@ -179,7 +181,7 @@ async def single(
 def prepare_insert(connection: psycopg.Connection[Any]) -> tuple[str, tuple[Any, ...]]:
     """An INSERT of one row like those of `session`, without its id."""
     connection.execute("CREATE TABLE bench.single (LIKE public.session INCLUDING ALL)")
-    columns = [name for name in _columns(connection, "session").split(", ") if name not in ("id", "sequence")]
+    columns = [name for name in _columns(connection, "session").split(", ") if name not in ("id", "number")]
     shown = ", ".join(f"{name}::text" for name in columns)
     row = connection.execute(f"SELECT {shown} FROM session LIMIT 1").fetchone()
     if row is None:

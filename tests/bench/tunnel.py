@@ -2,10 +2,12 @@
 each line is `name value unit peer ratio`.
 
 A program in a kernel sends, or takes and confirms, so many bytes over one connection to a local port. Ours goes through
-a tunnel of the gateway, with TLS up to there, or, where the name says `relayed`, through the manager and the agent,
-with TLS on both hops. The peers are OpenSSH with its fastest cipher here (aes128-gcm), to a server on this machine's
-loopback address and from there to the same program outside of a kernel: `ssh` in one hop, `ssh-by-a-host` over two
-hosts, as the relayed way is, the first of which, like a manager, is the only one that the client reaches.
+a tunnel of the gateway, with TLS up to there. Without a gateway, it goes by TLS to the agent, and where the name says
+`relayed`, clients do not reach that, and the manager leads there; where it says `streamed`, they reach neither, and
+bytes go through the manager and the agent by gRPC, with TLS on both hops. The peers are OpenSSH with its fastest cipher
+here (aes128-gcm), to a server on this machine's loopback address and from there to the same program outside of a
+kernel: `ssh` in one hop, `ssh-by-a-host` over two hosts, as the relayed way is, the first of which, like a manager, is
+the only one that the client reaches.
 Ratios above 1 say that ours carries more.
 """
 
@@ -21,14 +23,23 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
 
+from retinue.client.settings import ssh_directory
+from retinue.client.transport.channel import parse_endpoint
 from retinue.devtools.cluster import Cluster, ClusterOptions
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from retinue.client.aio import Client
+
 MEGABYTES = 128
-ROUNDS = 5
+ROUNDS = 10
+Address = tuple[str, int]
 DOWN, UP = 7001, 7002
 # How long a program has to end when it is asked to.
 ENDS_SECONDS = 5
@@ -173,13 +184,14 @@ def environment(cluster: Cluster) -> dict[str, str]:
 
 
 @contextmanager
-def port_forward(cluster: Cluster, session: str) -> Iterator[tuple[int, int]]:
+def port_forward(cluster: Cluster, session: str, home: Path) -> Iterator[tuple[int, int]]:
     """Local ports that lead to the program in the kernel."""
     local_down, local_up = free_port(), free_port()
     program = Path(sys.executable).with_name("retinue")
     ports = (f"down:{local_down}", f"up:{local_up}")
+    variables = {**environment(cluster), "HOME": str(home), "RETINUE_CONTEXTS": str(home / "contexts.yaml")}
     with subprocess.Popen(
-        [program, "port-forward", session, *ports], env=environment(cluster), stdout=subprocess.PIPE, text=True
+        [program, "port-forward", session, *ports], env=variables, stdout=subprocess.PIPE, text=True
     ) as process:
         try:
             assert process.stdout is not None
@@ -200,7 +212,7 @@ def measure(name: str, peer: str, ours: list[float], peers: list[float]) -> None
 
 async def main() -> None:
     """Prints the figures."""
-    for suffix, gateway in (("", True), ("_relayed", False)):
+    for gateway in (True, False):
         options = ClusterOptions(agents=1, gateway=gateway)
         async with Cluster(options=options) as cluster, cluster.client() as client:
             session = await client.sessions.create(
@@ -211,25 +223,63 @@ async def main() -> None:
                 ports=[("down", "tcp", DOWN), ("up", "tcp", UP)],
             )
             await session.wait("RUNNING", timeout=60)
-            await asyncio.to_thread(compare, cluster, session.id, suffix)
+            ways: dict[str, tuple[Address, ...]] = (
+                {"": ()} if gateway else await ways_past_gateway(client, cluster, session.id)
+            )
+            await asyncio.to_thread(compare, cluster, session.id, ways)
             await session.terminate(force=True)
             await session.wait_ended(60)
 
 
-def compare(cluster: Cluster, session: str, suffix: str) -> None:
-    """Measures in turns, so that whatever else the machine does concerns both."""
+async def ways_past_gateway(client: Client, cluster: Cluster, session: str) -> dict[str, tuple[Address, ...]]:
+    """What a client does not reach, by the suffix of the figures of what it uses then."""
+    async with client.sessions.open_port(session, "down", direct=True) as connection:
+        node, manager = connection.direct_port, connection.relay_port
+        assert node is not None
+        assert manager is not None
+    to_node, to_manager = (node.host, node.port), (parse_endpoint(cluster.settings.endpoint)[0], manager.port)
+    return {"_to_node": (), "_relayed": (to_node,), "_streamed": (to_node, to_manager)}
+
+
+@contextmanager
+def unreached(home: Path, addresses: tuple[Address, ...]) -> Iterator[None]:
+    """Has connections that are made meanwhile not be made to these."""
+    directory = ssh_directory({"RETINUE_CONTEXTS": str(home / "contexts.yaml")})
+    directory.mkdir(parents=True, exist_ok=True)
+    files = [directory / f"silent-{quote(f'{host}:{port}', safe='')}" for host, port in addresses]
+    for file in files:
+        file.touch()
+    try:
+        yield
+    finally:
+        for file in files:
+            file.unlink()
+
+
+def compare(cluster: Cluster, session: str, ways: dict[str, tuple[Address, ...]]) -> None:
+    """Measures in turns, so that whatever else the machine does concerns all."""
     with (
-        tempfile.TemporaryDirectory() as directory,
-        ssh(Path(directory)) as (straight, round_about),
-        port_forward(cluster, session) as ours,
+        tempfile.TemporaryDirectory() as name,
+        ssh(Path(name)) as (straight, round_about),
+        port_forward(cluster, session, Path(name)) as ours,
     ):
-        for place, (name, carry) in enumerate((("tunnel_down", down), ("tunnel_up", up))):
-            ways = (ours[place], straight[place], round_about[place])
+
+        def through(silent: tuple[Address, ...], carry: Callable[[int], float], port: int) -> float:
+            with unreached(Path(name), silent):
+                return carry(port)
+
+        for place, (figure, carry) in enumerate((("tunnel_down", down), ("tunnel_up", up))):
             carry(ours[place])
-            rounds = [[carry(way) for way in ways] for _ in range(ROUNDS)]
-            mine, one_hop, by_a_host = (list(times) for times in zip(*rounds, strict=True))
-            measure(f"{name}{suffix}", "ssh", mine, one_hop)
-            measure(f"{name}{suffix}_by_a_host", "ssh-by-a-host", mine, by_a_host)
+            mine: dict[str, list[float]] = {suffix: [] for suffix in ways}
+            peers: tuple[list[float], list[float]] = ([], [])
+            for _ in range(ROUNDS):
+                for suffix, silent in ways.items():
+                    mine[suffix].append(through(silent, carry, ours[place]))
+                for times, port in zip(peers, (straight[place], round_about[place]), strict=True):
+                    times.append(carry(port))
+            for suffix, times in mine.items():
+                measure(f"{figure}{suffix}", "ssh", times, peers[0])
+                measure(f"{figure}{suffix}_by_a_host", "ssh-by-a-host", times, peers[1])
 
 
 if __name__ == "__main__":

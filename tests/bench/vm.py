@@ -25,9 +25,9 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from retinue.agent.attempts import AttemptSpec, Isolation, Owner, Phase
 from retinue.agent.host.cgroups import Cgroups
@@ -61,6 +61,9 @@ from retinue.agent.vm.sandbox import open_tap
 from retinue.agent.vm.starting import guest_spec
 from tests.bench import report
 from tests.bench.network import attach, inside, mac, namespace, network_of, run
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
 TIMEOUT = 600.0
 AT_ONCE = 10

@@ -19,10 +19,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from retinue.client.aio import Client
+from typing import TYPE_CHECKING
+
 from retinue.client.spec import session_spec
 from retinue.devtools.cluster import Cluster, ClusterOptions
 from tests.bench import end_politely, report
+
+if TYPE_CHECKING:
+    from retinue.client.aio import Client
 
 _ARRIVAL = re.compile(r"^\S+ (\d\d):(\d\d):(\d\d\.\d{3}) debug +\S+: wanted: (.*)$", re.MULTILINE)
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
 import time
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 from tests.failpoints.walk import Pick, Walk, everything, sample
+
+# A round mostly waits: for what starts again, for steps that are late, for callers that try again.
+_MAX_CLUSTERS = 4
 
 
 def _say(text: str) -> None:
@@ -18,16 +23,18 @@ def _say(text: str) -> None:
 
 async def _walk(given: argparse.Namespace) -> list[str]:
     part, _, parts = given.part.partition("/")
-    async with Walk.begin(_say, logs=given.logs) as walk:
+    count = 1 if given.picks or given.sample else given.clusters
+    async with AsyncExitStack() as stack:
+        walks = [await stack.enter_async_context(Walk.begin(_say, logs=given.logs)) for _ in range(count)]
         if given.picks:
-            await walk.round(given.picks)
-            return walk.found
-        if given.sample:
-            await sample(walk, given.sample, given.seed)
-            return walk.found
-        missed = await everything(walk, int(part), int(parts or 1), given.seed, given.seconds)
-        _say(f"{len(walk.fired)} failed once; not passed again: {', '.join(map(str, missed)) or 'none'}")
-        return walk.found
+            await walks[0].round(given.picks)
+        elif given.sample:
+            await sample(walks[0], given.sample, given.seed)
+        else:
+            missed = await everything(walks, int(part), int(parts or 1), given.seed, given.seconds)
+            fired = sum(len(walk.fired) for walk in walks)
+            _say(f"{fired} failed once; not passed again: {', '.join(map(str, missed)) or 'none'}")
+        return [found for walk in walks for found in walk.found]
 
 
 def main() -> int:
@@ -36,6 +43,9 @@ def main() -> int:
     parser.add_argument("--part", default="1/1", metavar="N/M", help="one of M parts of the walk")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=3600.0, help="after which no further round begins")
+    parser.add_argument(
+        "--clusters", type=int, default=min(_MAX_CLUSTERS, os.cpu_count() or 1), metavar="N", help="side by side"
+    )
     parser.add_argument("--sample", type=int, default=0, metavar="N", help="only so many, chosen by the seed")
     parser.add_argument("--logs", type=Path, metavar="DIRECTORY", help="where logs of rounds that find something stay")
     parser.add_argument(

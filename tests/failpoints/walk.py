@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 import random
 import re
@@ -11,17 +12,21 @@ import signal
 import tempfile
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from retinue.devtools.cluster import Cluster, ClusterError, ClusterOptions
-from retinue.devtools.process import ChildProcess
+from retinue.devtools.cluster import Cluster, ClusterError, ClusterOptions, free_ports
 from retinue.rpc.failpoints import THREAD_ACTIONS, Action
-from tests.failpoints.workload import ROUND_SECONDS, Workload
+from tests.failpoints.workload import Workload
 from tests.support.eventually import eventually
 from tests.support.failpoint_sites import points
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+
+    from retinue.devtools.process import ChildProcess
 
 KILLS = (Action.KILL, Action.KILL_AFTER)
 STATEMENTS = ("store.execute@", "store.exec@", "store.get@", "store.get_one@", "store.flush@")
@@ -85,17 +90,27 @@ def _is_another(point: str, action: Action) -> bool:
 
 
 def rounds_of(picks: Sequence[Pick], chance: random.Random) -> list[list[Pick]]:
-    """Returns the picks in rounds: in any order, with few kills in each."""
+    """Returns the picks in rounds: in any order, with few kills in each, and each point once, as many points are passed
+    once in a round.
+    """
     shuffled = list(picks)
     chance.shuffle(shuffled)
     waiting = (
-        (KILLS_OF_MANAGER, deque(pick for pick in shuffled if pick.kills_manager)),
-        (KILLS_OF_AGENTS, deque(pick for pick in shuffled if pick.kills_agent)),
-        (OTHERS_IN_A_ROUND, deque(pick for pick in shuffled if pick.action not in KILLS)),
+        (KILLS_OF_MANAGER, [pick for pick in shuffled if pick.kills_manager]),
+        (KILLS_OF_AGENTS, [pick for pick in shuffled if pick.kills_agent]),
+        (OTHERS_IN_A_ROUND, [pick for pick in shuffled if pick.action not in KILLS]),
     )
     found = []
     while any(queue for _, queue in waiting):
-        found.append([queue.popleft() for most, queue in waiting for _ in range(min(most, len(queue)))])
+        picked: dict[str, Pick] = {}
+        for most, queue in waiting:
+            chosen: dict[str, Pick] = {}
+            for pick in queue:
+                if len(chosen) < most and pick.point not in picked:
+                    chosen.setdefault(pick.point, pick)
+            queue[:] = [pick for pick in queue if pick is not chosen.get(pick.point)]
+            picked |= chosen
+        found.append(list(picked.values()))
     return found
 
 
@@ -121,30 +136,63 @@ class Walk:
         round that finds something.
         """
         with tempfile.TemporaryDirectory() as directory:
-            options = ClusterOptions(
-                agents=2,
-                slots={"cpu": "8", "mem": "4g"},
-                prefix=prefix,
-                heartbeat=1.0,
-                suspect_after=5.0,
-                lost_after=60.0,
-                manager_arguments=("--failpoints", directory),
-                agent_arguments=("--dev", "--failpoints", directory),
-            )
-            async with Cluster(options=options) as cluster:
+            async with Cluster(options=_options(directory, prefix)) as cluster:
                 yield cls(cluster, Path(directory), say, logs=logs)
+
+    async def first_start(self, picks: Sequence[Pick]) -> list[Pick]:
+        """Has points of the first start of a cluster fail: one that has nothing yet, and that is started again until it
+        runs, with what the starts before have left. Returns the picks whose points were not passed.
+        """
+        with tempfile.TemporaryDirectory() as points, tempfile.TemporaryDirectory() as data:
+            # The same ports at each start: nodes that have enrolled know where to announce themselves.
+            cluster = Cluster(Path(data), replace(_options(points, "rt-fs-"), port=free_ports().users))
+            new = Walk(cluster, Path(points), self.say, self.found, self.fired, self.logs, self._rounds)
+            new._arm(picks)
+            try:
+                if not await new._start():
+                    return []
+                return await new.round(picks, arms=False)
+            finally:
+                self._rounds = new._rounds
+                await cluster.stop()
+
+    async def _start(self) -> bool:
+        """Starts the cluster until it runs; returns whether it does. Only what fails at a point ends a start."""
+        fired = -1
+        while len(self._fired()) > fired:
+            fired = len(self._fired())
+            try:
+                await self.cluster.start()
+            except ClusterError as error:
+                failure = f"a first start fails: {error}\n  after {', '.join(self._fired())}"
+            else:
+                return True
+        self.found.append(failure)
+        self.say(f"FOUND {failure}")
+        return False
+
+    def _fired(self) -> list[str]:
+        fired = self.directory / "fired"
+        return sorted(path.name for path in fired.iterdir()) if fired.is_dir() else []
+
+    def _arm(self, picks: Sequence[Pick]) -> None:
+        armed = self.directory / "armed"
+        armed.mkdir(mode=0o700, exist_ok=True)
+        for pick in picks:
+            (armed / str(pick)).touch()
 
     def reached(self) -> list[str]:
         """Returns the points that were passed."""
         return sorted(path.name for path in (self.directory / "reached").iterdir())
 
-    async def round(self, picks: Sequence[Pick], *, starts: bool = False) -> list[Pick]:
+    async def round(self, picks: Sequence[Pick], *, starts: bool = False, arms: bool = True) -> list[Pick]:
         """Arms points, and has users act until all is at rest again; returns the picks whose points were not passed.
 
-        With `starts`, all processes are started again at first, as some points are passed then only.
+        With `starts`, all processes are started again at first, as some points are passed then only. Without `arms`,
+        they were armed before.
         """
-        for pick in picks:
-            (self.directory / "armed" / str(pick)).touch()
+        if arms:
+            self._arm(picks)
         began = time.monotonic()
         found: list[str] = []
         keeping = asyncio.create_task(self._keep(found))
@@ -167,7 +215,8 @@ class Walk:
         self._rounds += 1
         if found:
             if self.logs is not None:
-                shutil.copytree(self.cluster.directory / "logs", self.logs / f"round-{self._rounds}")
+                kept = self.logs / f"{self.cluster.directory.name}-{self._rounds}"
+                shutil.copytree(self.cluster.directory / "logs", kept)
             self.found += [f"{text}\n  after {', '.join(fired)}" for text in found]
             for text in found:
                 self.say(f"FOUND {text}")
@@ -217,7 +266,7 @@ class Walk:
             return True
 
         # One that ends meanwhile is started again, and how it ended is looked at.
-        await eventually(look, seconds=ROUND_SECONDS, ignoring=ClusterError)
+        await eventually(look, ignoring=ClusterError)
 
     def _look_at_logs(self) -> list[str]:
         """Returns what must never be in a log, since the last look."""
@@ -234,6 +283,19 @@ class Walk:
                 for match in list(_FORBIDDEN.finditer(life))[:3]
             ]
         return found
+
+
+def _options(points: str, prefix: str) -> ClusterOptions:
+    return ClusterOptions(
+        agents=2,
+        slots={"cpu": "8", "mem": "4g"},
+        prefix=prefix,
+        heartbeat=1.0,
+        suspect_after=5.0,
+        lost_after=60.0,
+        manager_arguments=("--failpoints", points),
+        agent_arguments=("--dev", "--failpoints", points),
+    )
 
 
 def is_cancelled_start(life: str) -> bool:
@@ -257,28 +319,44 @@ async def sample(walk: Walk, count: int, seed: int) -> None:
         await walk.round(picked)
 
 
-async def everything(walk: Walk, part: int, parts: int, seed: int, seconds: float) -> list[Pick]:
-    """Has every pick of one part of `parts` fail once; returns those whose points were not passed again. After so many
-    seconds no further round begins.
+async def everything(walks: Sequence[Walk], part: int, parts: int, seed: int, seconds: float) -> list[Pick]:
+    """Has every pick of one part of `parts` fail once, each on one of the clusters, which share the rounds; returns
+    those whose points were not passed again. After so many seconds no further round begins.
     """
-    end = time.monotonic() + seconds
-    picks = picks_of(await learn(walk))
+    end, first = time.monotonic() + seconds, walks[0]
+    picks = picks_of(await learn(first))
     rounds = rounds_of(picks, random.Random(seed))[part - 1 :: parts]
-    walk.say(
-        f"{len(points())} points, {len(walk.reached())} passed by the workload; {len(picks)} picks, {len(rounds)} rounds"
+    first.say(
+        f"{len(points())} points, {len(first.reached())} passed by the workload; {len(picks)} picks, {len(rounds)} rounds"
     )
-    missed: list[Pick] = []
-    for number, picked in enumerate(rounds, 1):
-        if time.monotonic() > end:
-            walk.say("no time is left")
-            return missed
-        walk.say(f"round {number} of {len(rounds)}")
-        missed += await walk.round(picked)
-    # What is passed at a start only. What cancels a start is the process's own end.
-    again = rounds_of([pick for pick in missed if pick.action is not Action.CANCEL], random.Random(seed))
-    missed = []
-    for picked in again:
-        if time.monotonic() > end:
-            break
-        missed += await walk.round(picked, starts=True)
+    missed = await _share(walks, rounds, Walk.round, end)
+    # What is passed at a start only, or at the first one only. What cancels a start is the process's own end.
+    for act in (functools.partial(Walk.round, starts=True), Walk.first_start):
+        rest = [pick for pick in missed if pick.action is not Action.CANCEL]
+        missed = await _share(walks, rounds_of(rest, random.Random(seed)), act, end)
     return missed
+
+
+async def _share(
+    walks: Sequence[Walk],
+    rounds: Sequence[list[Pick]],
+    act: Callable[[Walk, Sequence[Pick]], Awaitable[list[Pick]]],
+    end: float,
+) -> list[Pick]:
+    """Has each cluster take the next round once it is done with one, until the time `end`; returns the picks whose
+    points were not passed, and those of rounds that did not begin.
+    """
+    waiting, missed = deque(enumerate(rounds, 1)), []
+
+    async def take(walk: Walk) -> None:
+        while waiting and time.monotonic() < end:
+            number, picked = waiting.popleft()
+            walk.say(f"round {number} of {len(rounds)}")
+            missed.extend(await act(walk, picked))
+
+    async with asyncio.TaskGroup() as group:
+        for walk in walks:
+            group.create_task(take(walk))
+    if waiting:
+        walks[0].say("no time is left")
+    return [*missed, *(pick for _, picked in waiting for pick in picked)]

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
 
-from retinue.client.aio import Client
-from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import fleet_service_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from retinue.client.aio import Client
+    from retinue.devtools.cluster import Cluster
 
 
 @pytest_asyncio.fixture(loop_scope="session")

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from retinue.client.aio import Client
-from retinue.client.sessions import Session
-from retinue.devtools.cluster import Cluster
-from retinue.manager.v1 import session_pb2
 from tests.support.eventually import NEVER, eventually
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from retinue.client.aio import Client
+    from retinue.client.sessions import Session
+    from retinue.devtools.cluster import Cluster
+    from retinue.manager.v1 import session_pb2
 
 COUNT = "n=0; while true; do n=$((n+1)); echo $$ $n; sleep 0.2; done"
 

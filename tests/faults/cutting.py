@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import subprocess
-from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
-from retinue.devtools.cluster import LocalAgent
 from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from retinue.devtools.cluster import LocalAgent
 
 
 @contextlib.asynccontextmanager

@@ -7,13 +7,17 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from retinue.client.aio import Client
-from retinue.client.sessions import Session
-from retinue.devtools.process import ChildProcess
 from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from retinue.client.aio import Client
+    from retinue.client.sessions import Session
+    from retinue.devtools.process import ChildProcess
 
 PROGRAM = str(Path(sys.executable).with_name("retinue"))
 

@@ -7,17 +7,14 @@ import contextlib
 import os
 import secrets
 import signal
-from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import aiohttp
 import pytest
 import pytest_asyncio
 
-from retinue.client.aio import Client
 from retinue.client.errors import Unavailable
-from retinue.client.sessions import Session
-from retinue.devtools.cluster import Cluster
 from retinue.manager.console.core.limits import MAX_SOCKETS
 from retinue.manager.v1 import kernel_service_pb2, session_pb2
 from retinue.manager.v1 import session_service_pb2 as pb
@@ -27,6 +24,13 @@ from tests.integration.manager.console.page import SESSIONS, Page, stalled
 from tests.integration.sessions.http_sessions import engines
 from tests.support.eventually import NEVER, eventually
 from tests.support.postmaster import kill_database
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from retinue.client.aio import Client
+    from retinue.client.sessions import Session
+    from retinue.devtools.cluster import Cluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

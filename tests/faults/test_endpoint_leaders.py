@@ -9,10 +9,9 @@ import collections
 import os
 import shutil
 import signal
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
@@ -26,6 +25,10 @@ from retinue.devtools.process import ChildProcess
 from retinue.manager.store.postgres.database import Database
 from tests.integration.sessions.replicas import Deployed, manifest, revision
 from tests.support.eventually import NEVER, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

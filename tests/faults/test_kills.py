@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
 
-from retinue.client.aio import Client
 from retinue.client.errors import Unavailable
-from retinue.client.sessions import Session
-from retinue.devtools.cluster import Cluster
 from retinue.devtools.threads import in_thread
 from tests.faults.counting import agent_of, count_on, start_counting, work_directory
 from tests.support.eventually import NEVER, eventually
 from tests.support.postmaster import kill_database
+
+if TYPE_CHECKING:
+    from retinue.client.aio import Client
+    from retinue.client.sessions import Session
+    from retinue.devtools.cluster import Cluster
 
 Happening = Callable[[], Awaitable[object]]
 

@@ -10,8 +10,8 @@ import itertools
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
@@ -21,6 +21,9 @@ from retinue.manager.store.postgres.database import Database
 from tests.support.databases import Postgres, fresh_database
 from tests.support.eventually import NEVER, eventually
 from tests.support.silence import silent_proxy
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import urllib.request
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
 
-from retinue.client.aio import Client
-from retinue.client.sessions import Session
 from retinue.devtools.cluster import Cluster, ClusterOptions, free_ports
 from retinue.manager.v1 import fleet_service_pb2 as pb
 from tests.faults.cutting import cut_off
 from tests.support.eventually import NEVER, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from retinue.client.aio import Client
+    from retinue.client.sessions import Session
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

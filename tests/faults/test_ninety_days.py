@@ -12,22 +12,26 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
 
-from retinue.client.aio import Client
 from retinue.client.errors import Unavailable
-from retinue.client.kernel.attachment import Attachment
-from retinue.client.sessions import Session
 from retinue.devtools.cluster import Cluster, ClusterOptions
 from retinue.manager.v1 import fleet_service_pb2
 from retinue.rpc.enrollment.identity import IdentityStore
 from tests.integration.sessions.inside import read, shell
 from tests.integration.sessions.replicas import Deployed, manifest
 from tests.support.eventually import NEVER, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from retinue.client.aio import Client
+    from retinue.client.kernel.attachment import Attachment
+    from retinue.client.sessions import Session
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

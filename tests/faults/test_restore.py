@@ -7,19 +7,23 @@ from __future__ import annotations
 import asyncio
 import secrets
 import sys
-from collections.abc import AsyncIterator
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
 
-from retinue.client.aio import Client
 from retinue.client.errors import NotFound, OutOfRange
 from retinue.devtools.cluster import Cluster, ClusterOptions
 from retinue.manager.v1 import fleet_service_pb2
 from tests.support.eventually import NEVER, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from retinue.client.aio import Client
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

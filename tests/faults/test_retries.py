@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
-from retinue.client.aio import Client
-from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import session_pb2
 from tests.faults.counting import agent_of, work_directory
 from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from retinue.client.aio import Client
+    from retinue.devtools.cluster import Cluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

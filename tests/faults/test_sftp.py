@@ -8,22 +8,26 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Awaitable, Callable
 from functools import partial
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from retinue.client.aio import Client
 from retinue.client.errors import Unavailable
-from retinue.client.sessions import Session
-from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import session_pb2 as pb
 from tests.faults.counting import agent_of
 from tests.faults.sftp_clients import children, kill, launch, paused, pid_of, pipes, printed, serving, start
 from tests.integration.client.command.inside.sftp_sessions import companions, listener
 from tests.support.eventually import NEVER, eventually
 from tests.support.postmaster import kill_database
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from retinue.client.aio import Client
+    from retinue.client.sessions import Session
+    from retinue.devtools.cluster import Cluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -8,18 +8,22 @@ import asyncio
 import contextlib
 import functools
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from retinue.agent.kernel.paths import SERVER
-from retinue.client.aio import Client
-from retinue.client.sessions import Session
-from retinue.devtools.cluster import Cluster
 from tests.faults.sftp_clients import PROGRAM, children, kill, paused, pid_of, printed, serving
 from tests.integration.client.command.inside.sftp_sessions import listener
 from tests.support.eventually import NEVER, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from retinue.client.aio import Client
+    from retinue.client.sessions import Session
+    from retinue.devtools.cluster import Cluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -6,17 +6,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
 
-from retinue.client.aio import Client
 from retinue.client.errors import CallError, Unavailable
 from retinue.client.kernel.port import LocalPort, PortConnection
-from retinue.client.sessions import Session
-from retinue.devtools.cluster import Cluster
 from tests.faults.counting import agent_of
 from tests.support.eventually import NEVER, eventually
+
+if TYPE_CHECKING:
+    from retinue.client.aio import Client
+    from retinue.client.sessions import Session
+    from retinue.devtools.cluster import Cluster
 
 Happening = Callable[[], Awaitable[object]]
 

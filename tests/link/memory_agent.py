@@ -8,9 +8,7 @@ import asyncio
 import contextlib
 import random
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from retinue.agent.api.sync import SyncService
 from retinue.agent.api.terms import Terms
@@ -25,6 +23,10 @@ from retinue.agent.state.damaged import DamagedFiles
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.rpc.core.errors import Code, ServiceError
 from tests.unit.agent.runtime.fake_runtime import FakeRuntime, State
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable
+    from pathlib import Path
 
 AGENT = "n1"
 STEP_SECONDS = 0.02

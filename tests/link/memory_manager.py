@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.manager.dispatch.agent_link import AgentLink
-from retinue.manager.dispatch.convert import Rejected
 from retinue.manager.dispatch.reports import ReportQueue, report_of
 from retinue.manager.dispatch.sent_state import DesiredState
 from retinue.manager.domain.session.attempts import (
@@ -33,10 +31,16 @@ from retinue.manager.store.leadership.leadership import NotLeader
 from retinue.manager.supervision import for_links
 from retinue.rpc.times import duration
 from tests.link.memory_agent import AGENT
-from tests.link.wire import Wire
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from retinue.manager.dispatch.convert import Rejected
+    from tests.link.wire import Wire
 
 INCARNATION = "1ca4a71e-0000-4000-8000-000000000001"
 HEARTBEAT = 0.5
+LOST_AFTER = 60.0
 COMMIT_SECONDS = 0.01
 
 
@@ -163,6 +167,7 @@ class Leader:
             term=term,
             dialer=dialer,
             heartbeat=HEARTBEAT,
+            lost_after=LOST_AFTER,
             desired=self._desired,
             protected=frozenset,
             removable=self._removable,

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import random
 import selectors
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar, TypeVarTuple, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
 
 Result = TypeVar("Result")
 Arguments = TypeVarTuple("Arguments")

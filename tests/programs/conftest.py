@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
 
-from retinue.client.aio import Client
-from retinue.devtools.cluster import Cluster
 from tests.support.eventually import NEVER
 from tests.support.login import Shell, login_machine, shell_in
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from retinue.client.aio import Client
+    from retinue.devtools.cluster import Cluster
 
 
 @pytest.fixture

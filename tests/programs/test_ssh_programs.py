@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
-from tests.support.login import Shell
+if TYPE_CHECKING:
+    from tests.support.login import Shell
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
 
 from tests.integration.sessions.browser import Page, page
 from tests.support.eventually import eventually
-from tests.support.login import Shell
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.support.login import Shell
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

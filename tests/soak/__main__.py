@@ -16,15 +16,18 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from retinue.client.aio import Client
 from retinue.devtools.cluster import Cluster, ClusterOptions
-from retinue.devtools.process import ChildProcess
 from retinue.manager.listeners import IDLE_SECONDS
 from tests.soak.clients import ImpatientClient, Record, end_all
 from tests.soak.faults import Faults
 from tests.soak.footprint import Footprint, database_connections, footprint_of
 from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from retinue.client.aio import Client
+    from retinue.devtools.process import ChildProcess
 
 _FORBIDDEN = (
     "Fatal Python error",

@@ -7,10 +7,9 @@ import collections
 import contextlib
 import random
 import uuid
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from retinue.client.aio import Client
 from retinue.client.errors import (
     Aborted,
     AlreadyExists,
@@ -22,10 +21,15 @@ from retinue.client.errors import (
     SessionEnded,
     Unavailable,
 )
-from retinue.client.kernel.port import PortConnection
-from retinue.client.sessions import Session
-from retinue.devtools.cluster import Cluster
 from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from retinue.client.aio import Client
+    from retinue.client.kernel.port import PortConnection
+    from retinue.client.sessions import Session
+    from retinue.devtools.cluster import Cluster
 
 # What a client has to expect while managers, agents and databases are killed. Anything else is a defect.
 _EXPECTED = (Unavailable, DeadlineExceeded, Aborted, ResourceExhausted, SessionEnded, TimeoutError)

@@ -19,9 +19,8 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from retinue.client.aio import Client
 from retinue.client.errors import Unavailable
 from retinue.devtools.cluster import Cluster, ClusterOptions
 from retinue.manager.v1 import endpoint_pb2 as epb
@@ -32,6 +31,9 @@ from tests.soak.kills import random_kills
 from tests.soak.streams import long_streams
 from tests.support.eventually import eventually
 from tests.support.postmaster import kill_database
+
+if TYPE_CHECKING:
+    from retinue.client.aio import Client
 
 CLIENTS = 8
 STREAMS, STREAM_PIECES = 10, 600

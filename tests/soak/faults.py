@@ -7,10 +7,13 @@ import collections
 import os
 import random
 import signal
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from retinue.devtools.cluster import Cluster
-from retinue.devtools.process import ChildProcess
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from retinue.devtools.cluster import Cluster
+    from retinue.devtools.process import ChildProcess
 
 
 class Faults:

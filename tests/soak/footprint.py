@@ -8,9 +8,12 @@ import re
 import signal
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from retinue.devtools.process import ChildProcess
 from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from retinue.devtools.process import ChildProcess
 
 _TASKS = re.compile(r"tasks of the event loop: (\d+)")
 

@@ -15,12 +15,15 @@ import time
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from retinue.client.aio import Client
 from retinue.client.errors import Unavailable
-from retinue.devtools.cluster import Cluster
 from tests.integration.sessions.replicas import Deployed, manifest, names_after
 from tests.support.eventually import eventually
+
+if TYPE_CHECKING:
+    from retinue.client.aio import Client
+    from retinue.devtools.cluster import Cluster
 
 KINDS = ("manager", "router", "envoy", "agent", "replica")
 REPLICAS, CLIENTS = 4, 8

@@ -8,17 +8,20 @@ import asyncio
 import base64
 import os
 import time
-from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
 
-from retinue.client.aio import Client
-from retinue.devtools.cluster import Cluster
 from tests.integration.sessions.replicas import Deployed, manifest
 from tests.support.eventually import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from retinue.client.aio import Client
+    from retinue.devtools.cluster import Cluster
 
 PYTHON = "/var/cache/retinue/model/bin/python"
 EACH = 10

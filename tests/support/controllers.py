@@ -29,7 +29,7 @@ class Controller(StrEnum):
     # `retinue.manager.dispatch.supervisor`.
     LIVENESS = "LIVENESS"
     # The attempt is given up, and its claims are free: `retinue.manager.controllers.deadlines`,
-    # by `store.bounds.read_stranded`.
+    # by `store.placement.deadlines.read_overdue`.
     STRANDED = "STRANDED"
     # It may still run, and cannot be run again: kept until its agent returns, or its owner terminates the session.
     RETURN = "RETURN"

@@ -6,11 +6,14 @@ import contextlib
 import shutil
 import tempfile
 import uuid
-from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psycopg
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
 
 TEMPLATE = "template_migrated"
 # Each test makes a database: on disks of some machines that takes longer than the test.

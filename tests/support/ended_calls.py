@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 RESPONSES = (b"1", b"2", b"3")
 DETAILS = "as it was asked to"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import retinue.agent
 import retinue.manager
@@ -14,6 +14,9 @@ import retinue.rpc
 from retinue.agent.network.core import operations
 from retinue.agent.v1 import agent_service_pb2
 from retinue.manager.store.postgres.database import GIVING_UP, shielded_methods
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
 
 ROOTS = {
     "manager": Path(retinue.manager.__file__).parent,

@@ -16,9 +16,12 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(sys.executable).with_name("retinue")

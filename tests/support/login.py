@@ -6,15 +6,19 @@ import asyncio
 import contextlib
 import os
 import tempfile
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from retinue.client.aio import Client
-from retinue.devtools.cluster import Cluster
 from retinue.manager.v1.fleet_service_pb2 import MountOwner, MountRoot
 from tests.support.eventually import NEVER
 from tests.support.forked_programs import PROGRAM, Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from retinue.client.aio import Client
+    from retinue.devtools.cluster import Cluster
 
 INSTALLED = Path("/var/cache/retinue/slurm/bin")
 """Where `scripts/install slurm` puts programs, here and for kernels that see the node's files."""

@@ -6,15 +6,17 @@ import contextlib
 import os
 import socket
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 
 from retinue.devtools.cluster import free_ports
 from tests.support.databases import Postgres, passable_directory
 from tests.support.eventually import eventually_blocking
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 @contextlib.contextmanager

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from typing import TYPE_CHECKING
 
-from retinue.devtools.cluster import Cluster
+if TYPE_CHECKING:
+    from retinue.devtools.cluster import Cluster
 
 
 async def kill_database(cluster: Cluster) -> None:

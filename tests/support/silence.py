@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 from sqlalchemy.engine import make_url
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 
 class SilentProxy:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from retinue.manager.scheduler.cache_sync import UsageReader
 from retinue.manager.scheduler.loop import Scheduler
 
@@ -14,8 +16,11 @@ class SteppedScheduler(Scheduler):
         self._cache_sync._rechecked = float("-inf")  # noqa: SLF001  # otherwise only every few seconds
         await self._catch_up()
 
-    async def run_once(self) -> bool:
-        """Runs one whole pass of every group in which sessions wait; returns whether there was any."""
+    async def run_once(self, now: float | None = None) -> bool:
+        """Runs one whole pass of every group in which sessions wait; returns whether there was any.
+
+        Words of reasons are written each time; at a time `now`, in seconds, only when they are due then.
+        """
         await self.catch_up()
         queue = self._cache_sync.cache.queue
         groups = [group for group in sorted(self._cache_sync.cache.groups) if len(queue.rows_of(group))]
@@ -24,6 +29,10 @@ class SteppedScheduler(Scheduler):
             loop._usage = UsageReader(self._database, group)  # noqa: SLF001  # otherwise what was read a moment ago
             if (outcome := await loop.plan()) is not None:
                 await loop.commit_outcome(outcome)
+            if now is None:
+                queue.written_at[:] = 0.0
+            else:
+                loop._reasons._clock = partial(float, now)  # noqa: SLF001  # otherwise that of the machine
             while await loop._reasons.write():  # noqa: SLF001  # otherwise a task of the loop
                 pass
             await loop._reasons.refresh()  # noqa: SLF001

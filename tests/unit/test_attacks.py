@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from docs.generator import ROOT, attacks
 from tests.attacks import ATTACKS, Attack, Attacker, State, marked
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 ROWS = {row.name: row for row in ATTACKS}
 SHOWN = (State.WHOLE, State.PARTLY)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from xdist.remote import Producer
 
 from tests.support.distribution import TIMES, LongestFirst, Time, next_file, read_times
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 ROOT = TIMES.parents[1]
 _TIMES = {"a": Time(30, waits=False), "b": Time(60, waits=True), "c": Time(90, waits=False), "d": Time(10, waits=True)}

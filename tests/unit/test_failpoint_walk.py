@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from retinue.rpc.failpoints import THREAD_ACTIONS, Action
-from tests.failpoints.walk import KILLS, Pick, is_cancelled_start, picks_of
+from tests.failpoints.walk import KILLS, KILLS_OF_MANAGER, Pick, is_cancelled_start, picks_of, rounds_of
 
 CANCELLED = """
 2026-01-01 00:00:00.000 warning retinue.rpc.failpoints: failpoint engine.request: cancel
@@ -40,6 +42,16 @@ def test_no_process_is_killed_where_another_kill_leaves_the_same() -> None:
         message: set(Action),
     }
     assert {pick.action for pick in found if pick.point == thread} == set(THREAD_ACTIONS)
+
+
+def test_a_round_has_each_point_once_and_all_rounds_have_every_pick() -> None:
+    picks = picks_of(
+        [f"{layer}.f{number}" for layer in ("store.commit@m", "link.write", "netlink") for number in range(9)]
+    )
+    rounds = rounds_of(picks, random.Random(1))
+    assert sorted(pick for picked in rounds for pick in picked) == sorted(picks)
+    assert all(len({pick.point for pick in picked}) == len(picked) for picked in rounds)
+    assert max(sum(pick.kills_manager for pick in picked) for picked in rounds) <= KILLS_OF_MANAGER
 
 
 @pytest.mark.parametrize("text", ["store.commit@m.f=kill-after", "store.commit@m.f=kill-after,"])

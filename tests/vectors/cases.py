@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.support.databases import Postgres, fresh_database
 from tests.vectors import (
@@ -20,6 +19,10 @@ from tests.vectors import (
 )
 from tests.vectors.exceptions import EXCEPTIONS, HERE, Vector, kind_of
 from tests.vectors.records import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 RUNNERS = {
     **device_vectors.RUNNERS,

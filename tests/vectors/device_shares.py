@@ -6,10 +6,13 @@ No backend offers shares of a device, so the agent does without. Amounts are in 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
 
 from retinue.agent.resources.core.allocation import WHOLE, AllocationError, InsufficientError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
 
 QUANTUM = 10
 """Shares of a device are multiples of this."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tests.vectors.sorter import orders
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
 
 HERE = Path(__file__).parent
 EXCEPTIONS: dict[str, Any] = json.loads((HERE / "exceptions.json").read_text())

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from retinue.manager.domain.idle.policy import IdlePolicy, SessionObservation, Status, evaluate, remaining_time
 from retinue.manager.domain.session.states import SessionType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Vector = dict[str, Any]
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -21,6 +20,9 @@ from tests.vectors.records import names_of
 from tests.vectors.scene import Amounts, Outcome, Scene, exact
 from tests.vectors.share_vectors import in_order, share
 from tests.vectors.shortfall_vectors import SHORTFALLS, assert_refused, shortfall_report
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
 
 def assert_agent(outcome: Outcome, given: Vector, expected: Vector) -> None:
@@ -188,7 +190,7 @@ def round_robin(vector: Vector) -> None:
     """
     given, expected = vector["input"], vector["expected"]
     agents = {agent["id"]: agent for agent in map(agent_of, given["agents"])}
-    rotation, sequences = "", []
+    round_robin_cursor, sequences = "", []
     for later in [given, *listed(given.get("then", []))]:
         if later is not given and "agents" in later:
             agents = {agent["id"]: agent for agent in map(agent_of, later["agents"])}
@@ -201,8 +203,8 @@ def round_robin(vector: Vector) -> None:
         scene = scene_with([{"capacity": roomy, **agent} for agent in agents.values()])
         for number in range(picks):
             scene.add_session(str(number), "owner", [request])
-        outcome = scene.run(Policy("fifo", "round-robin"), rotation)
-        rotation = outcome.decisions.rotation
+        outcome = scene.run(Policy("fifo", "round-robin"), round_robin_cursor)
+        round_robin_cursor = outcome.decisions.round_robin_cursor
         sequences.append([outcome.agents.get(str(number), [None])[0] for number in range(picks)])
     wanted = [expected, *listed(expected["then"])] if "then" in expected else [expected]
     if len(wanted) == 1:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from retinue.manager.domain.scheduling.policy import Policy
 from retinue.manager.domain.session.quota_subjects import Account, subjects_of
@@ -16,6 +15,9 @@ from tests.vectors.given import policy_of, scene_with
 from tests.vectors.placement_vectors import assert_agent
 from tests.vectors.records import Record, names_of, overlaid, read_all
 from tests.vectors.scene import Amounts, Scene, exact
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Vector = dict[str, Any]
 GROUP_RESULTS = {"agent", "agent_any_of", "placement", "agents", "sequence", "distinct_agents", "count_per_agent"}
@@ -118,7 +120,9 @@ def is_admitted(request: Amounts, quotas: list[Limit]) -> bool:
                     format_amount(slot, int(exact(amounts.get(slot, 0)) * outcome.scale))
                     for amounts in (limits, held, request)
                 )
-                assert f"{slot} {has} of {limit} held, {asked} asked for" in why.message
+                holds, _, asks = why.message.partition("; this asks ")
+                assert f"{has} of {limit} {slot}" in holds
+                assert asked in asks
     return verdict == Verdict.PLACED
 
 

@@ -5,13 +5,15 @@ and one that was given up rests.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from retinue.agent.network.core import publications
 from retinue.agent.network.core.publications import Publications
 from retinue.agent.network.errors import PortsExhaustedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Vector = dict[str, Any]
 

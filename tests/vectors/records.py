@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterable, Iterator, KeysView, Mapping, ValuesView
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, KeysView, Mapping, ValuesView
 
 
 class Record(dict[str, Any]):

@@ -5,14 +5,16 @@ and what of the new one comes then.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from retinue.manager.domain.endpoints.replicas import Create, Drain, Fleet, Replica, Revision
 from retinue.manager.domain.endpoints.rollout import Amount, Rolling, Rollout, RolloutPolicy, plan
 from retinue.manager.domain.endpoints.states import ReplicaState, RolloutState
 from tests.vectors.records import Record, overlaid
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 Vector = dict[str, Any]
 

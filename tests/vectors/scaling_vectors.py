@@ -4,10 +4,9 @@ and every change of the target that is expected.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from retinue.manager.domain.endpoints.scaling import (
     EndpointObservation,
@@ -19,6 +18,9 @@ from retinue.manager.domain.endpoints.scaling import (
     decide,
     fresh_state,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 Vector = dict[str, Any]
 

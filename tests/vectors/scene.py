@@ -217,11 +217,11 @@ class Scene:
             ],
         )
 
-    def run(self, policy: Policy, rotation: str = "") -> Outcome:
+    def run(self, policy: Policy, round_robin_cursor: str = "") -> Outcome:
         """Runs one pass."""
         agents, owners, queue, scale = self.columns()
         running = self._placed(agents, scale) if self._running else None
-        decisions = run_pass(agents, owners, queue, policy, rotation, running=running)
+        decisions = run_pass(agents, owners, queue, policy, round_robin_cursor, running=running)
         rows = {name: row for row, name in enumerate(queue.ids)}
         placed = {}
         for name, row in rows.items():

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -18,6 +17,9 @@ from tests.support.decayed_usage import decayed_usage
 from tests.vectors.records import Record, overlaid
 from tests.vectors.scene import Amounts, Outcome, Scene, exact
 from tests.vectors.sorter import orders
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
 
 Vector = dict[str, Any]
 # Divisible tasks are cut into so many pieces.

@@ -8,9 +8,8 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import text
 
@@ -35,6 +34,9 @@ from tests.support.stepped_scheduler import SteppedScheduler
 from tests.vectors.exceptions import case_exception
 from tests.vectors.given import listed
 from tests.vectors.scene import Amounts, Scene, exact
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
 Vector = dict[str, Any]
 # Smallest units in one of the vectors; an amount of memory that is not given is less than one of these.

@@ -9,13 +9,16 @@ them with the reason. An unknown kind is a case that fails, and so is an expecta
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.databases import Postgres
 from tests.vectors.cases import EDGES, RUNNERS, STORE_RUNNERS, check, check_of_store, read_vectors
 from tests.vectors.exceptions import EXCEPTIONS, HERE, Vector, case_exception, exception_of, kind_of
 from tests.vectors.records import Record, names_of, overlaid
+
+if TYPE_CHECKING:
+    from tests.support.databases import Postgres
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

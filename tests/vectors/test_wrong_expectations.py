@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.databases import Postgres
 from tests.vectors.cases import EDGES, STORE_RUNNERS, check, check_of_store, read_vectors
 from tests.vectors.exceptions import EXCEPTIONS, HERE, Vector, exception_of, kind_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.databases import Postgres
 
 Path = tuple[str | int, ...]
 # What decides nothing, by the id of the vector and the beginning of the path, and why.

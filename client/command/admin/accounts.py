@@ -179,8 +179,11 @@ def _owner(_context: click.Context, parameter: click.Parameter, value: str | Non
     return int(found[1]), int(found[2])
 
 
-def _owner_or_none(context: click.Context, parameter: click.Parameter, value: str) -> tuple[int, int] | None:
-    return None if value == _NONE else _owner(context, parameter, value)
+def _owner_or_none(
+    context: click.Context, parameter: click.Parameter, value: str | None
+) -> tuple[int, int] | tuple[()] | None:
+    """As `_owner`; nothing in it for `none`, and None where the option is not given."""
+    return () if value == _NONE else _owner(context, parameter, value)
 
 
 _FILE_OWNER = "UID and GID, on nodes, of files in mounts with `uid=account`."
@@ -216,9 +219,9 @@ async def create_user(
 
 
 @users_command.command("update")
+@click.option("--role", type=click.Choice(["user", "admin"]), help="Role in the whole system.")
 @click.option(
     "--file-owner",
-    required=True,
     callback=_owner_or_none,
     metavar=f"UID:GID|{_NONE}",
     help=f"{_FILE_OWNER} With `{_NONE}`, the user cannot mount those.",
@@ -227,10 +230,25 @@ async def create_user(
 @click.argument("name")
 @pass_connection
 @asynchronous
-async def update_user(connection: Connection, *, name: str, file_owner: tuple[int, int] | None, output: str) -> None:
-    """Set whom files of a user's sessions belong to on the nodes."""
+async def update_user(
+    connection: Connection,
+    *,
+    name: str,
+    role: UserRole | None,
+    file_owner: tuple[int, int] | tuple[()] | None,
+    output: str,
+) -> None:
+    """Set a user's role, or whom files of the user's sessions belong to on the nodes.
+
+    One administrator has to be left.
+    """
+    if role is None and file_owner is None:
+        raise click.UsageError("give --role or --file-owner")
     async with connection.client() as client:
-        user = await client.users.set_file_owner(name, file_owner)
+        if file_owner is not None:
+            user = await client.users.set_file_owner(name, file_owner or None)
+        if role is not None:
+            user = await client.users.set_role(name, role)
     print_one(output, user, _user_facts(user), user.name)
 
 

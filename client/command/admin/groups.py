@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 import time
 from fractions import Fraction
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -25,6 +27,10 @@ from retinue.manager.v1.scheduling_policy_pb2 import SchedulingPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+
+
+# The server answers with up to 1,000, and a range has parts of intervals at both ends.
+_MAX_POINTS = 900
 
 
 @click.group("groups")
@@ -350,11 +356,29 @@ async def remove_group(connection: Connection, name: str) -> None:
 
 @click.command("shares")
 @list_output_option
+@click.option(
+    "--since",
+    callback=options.moment,
+    metavar="TIME",
+    help="The mean and the largest share since this time: 2h, 7d ago, or 2026-01-31T12:00:00Z.",
+)
+@click.option("--until", callback=options.moment, metavar="TIME", help="With --since: only before this time.")
 @click.argument("group", shell_complete=completed_names.groups, default="default")
 @pass_connection
 @asynchronous
-async def shares_command(connection: Connection, group: str, output: str) -> None:
-    """List the owners' dominant shares in a group, largest first."""
+async def shares_command(
+    connection: Connection, group: str, since: dt.datetime | None, until: dt.datetime | None, output: str
+) -> None:
+    """List the owners' dominant shares in a group, largest first.
+
+    With --since, those over time of the group as a whole, of projects and of users. -o json has them by the hour; a
+    range of more than 1,000 hours has points of several hours.
+    """
+    if since is not None:
+        await _show_histories(connection, group, since, until, output)
+        return
+    if until is not None:
+        raise click.UsageError("--until needs --since")
     async with connection.client() as client:
         shares = list(await client.resource_groups.shares(group))
     columns: Sequence[Column[pb.Share]] = (
@@ -365,6 +389,34 @@ async def shares_command(connection: Connection, group: str, output: str) -> Non
         Column("HELD", lambda share: amounts(share.held)),
     )
     print_list(output, pb.ListSharesResponse(shares=shares), shares, columns, lambda share: share.owner)
+
+
+async def _show_histories(
+    connection: Connection, group: str, since: dt.datetime, until: dt.datetime | None, output: str
+) -> None:
+    hours = ((until or dt.datetime.now(dt.UTC)) - since) / dt.timedelta(hours=1)
+    interval = 3600.0 * max(1, math.ceil(hours / _MAX_POINTS))
+    async with connection.client() as client:
+        listed = client.resource_groups.share_histories(group, since=since, until=until, interval=interval)
+        histories = [history async for history in listed]
+    columns: Sequence[Column[pb.ShareHistory]] = (
+        Column("KIND", lambda history: enum_names.name_of(pb.ShareKind.DESCRIPTOR, history.kind)),
+        Column("NAME", lambda history: or_dash(safe(history.name))),
+        Column("MEAN", lambda history: _percent(fmean(point.share for point in history.points))),
+        Column("PEAK", lambda history: _percent(max(point.peak for point in history.points))),
+        Column("WEIGHT", lambda history: or_dash(str(history.weight or ""))),
+    )
+    print_list(
+        output,
+        pb.ListShareHistoriesResponse(histories=histories),
+        histories,
+        columns,
+        lambda history: history.name,
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
 
 
 def share_text(share: pb.Share) -> str:

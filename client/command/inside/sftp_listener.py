@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from retinue.client.command.inside import ssh_access, ssh_socket
+from retinue.client.command.inside import ssh_access
 from retinue.client.command.shell.printable import safe
 from retinue.client.errors import CallError, Unavailable, UsageError
+from retinue.client.kernel import direct_connection
 from retinue.client.kernel.port import LocalPort
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ async def listen(session: Session, endpoint: str, kernel: str, where: str, host_
     @contextlib.asynccontextmanager
     async def connect() -> AsyncIterator[Remote]:
         async with session.open_port(ssh_access.PORT, kernel, direct=True) as stream:
-            direct = await ssh_socket.connect(stream, endpoint)
+            direct = await direct_connection.connect(stream, endpoint)
             if direct is None:
                 yield stream
                 return

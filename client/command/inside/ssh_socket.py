@@ -13,28 +13,17 @@ import contextlib
 import os
 import socket
 import stat
-import time
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
+from retinue.client.kernel.direct_connection import CONNECT_SECONDS, connect
 from retinue.client.kernel.port import PortConnection, carry_socket
-from retinue.client.settings import ssh_directory
-from retinue.client.transport.channel import parse_endpoints
-from retinue.rpc import direct_port, memory
-from retinue.types.v1 import port_pb2
+from retinue.rpc import memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 SUPPORTED = hasattr(socket, "send_fds") and hasattr(os, "fork")
 """Whether clients here can be given a socket."""
-CONNECT_SECONDS = 1.0
-"""What reaching a node may take: its kernel accepts connections, however busy the agent is. Then the stream is used."""
-ADMIT_SECONDS = 5.0
-"""What a node that was reached may take to answer the ticket: its agent may be busy."""
-SILENT_SECONDS = 60.0
-"""For so long, a node that has not answered is not connected to again."""
 
 
 class SocketHandover:
@@ -133,52 +122,6 @@ async def lead(remote: PortConnection, handover: SocketHandover, endpoint: str) 
             handover.pass_on(there)
         here.setblocking(False)
         await carry_socket(here, remote)
-
-
-async def connect(remote: PortConnection, endpoint: str) -> socket.socket | None:
-    """Returns a connection past the stream, which does not block: to the node,
-    else to the manager that is reached at the endpoint.
-
-    None: the stream carries the data. Raises CallError.
-    """
-    if remote.direct_port is None:
-        return None
-    directory, ports = ssh_directory(os.environ), [remote.direct_port]
-    if (relay := remote.relay_port) is not None:
-        # Of several managers, one knows the ticket.
-        hosts = dict.fromkeys(host for host, _ in parse_endpoints(endpoint))
-        ports += [port_pb2.DirectPort(host=host, port=relay.port, ticket=relay.ticket) for host in hosts]
-    for port in ports:
-        if (connection := await connect_to(port, directory)) is not None:
-            return connection
-    await remote.refuse_direct()
-    return None
-
-
-async def connect_to(port: port_pb2.DirectPort, directory: Path) -> socket.socket | None:
-    """Returns a connection to a direct port; None when none is made in time,
-    which a file in the directory keeps for a minute.
-    """
-    silent = directory / f"silent-{quote(f'{port.host}:{port.port}', safe='')}"
-    if _is_recent(silent):
-        return None
-    try:
-        loop = asyncio.get_running_loop()
-        async with asyncio.timeout(CONNECT_SECONDS) as limit:
-            return await direct_port.connect(port, on_reached=lambda: limit.reschedule(loop.time() + ADMIT_SECONDS))
-    except TimeoutError:
-        with contextlib.suppress(OSError):
-            silent.touch()
-    except OSError:
-        pass
-    return None
-
-
-def _is_recent(file: Path) -> bool:
-    try:
-        return 0 <= time.time() - file.stat().st_mtime < SILENT_SECONDS
-    except OSError:
-        return False
 
 
 def _socket_pair() -> tuple[socket.socket, socket.socket]:

@@ -1,5 +1,5 @@
 """Connections to a port by the way that carries most: a tunnel of the manager's gateway where it is reached from
-here, else the manager.
+here, else the node, or the manager's port to it, else the stream of the API.
 """
 
 from __future__ import annotations
@@ -12,13 +12,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from retinue.client.errors import CallError
-from retinue.client.kernel.tunnel import TunnelConnection, tunnel_context
+from retinue.client.kernel.direct_connection import encrypted
+from retinue.client.kernel.tunnel import TunnelConnection
 from retinue.client.transport.channel import parse_endpoints
+from retinue.rpc.tls_socket import tls_context
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import AsyncIterator
 
+    from retinue.client.kernel.direct_connection import DirectConnection
     from retinue.client.kernel.port import PortConnection
     from retinue.client.sessions import Session
 
@@ -42,18 +45,22 @@ class TunnelledPort:
         """`endpoint` is where the manager is reached."""
         self._session = session
         self._port = port
+        self._endpoint = endpoint
         self._managers = [host for host, _ in parse_endpoints(endpoint)]
         self._tunnel: _Tunnel | None = None
         self._asking = asyncio.Lock()
         self._not_before = 0.0
 
     @contextlib.asynccontextmanager
-    async def connect(self) -> AsyncIterator[TunnelConnection | PortConnection]:
+    async def connect(self) -> AsyncIterator[TunnelConnection | DirectConnection | PortConnection]:
         """Connects, for as long as the block lasts. Raises CallError."""
         direct = await self._direct()
         if direct is None:
-            async with self._session.open_port(self._port) as connection:
-                yield connection
+            async with (
+                self._session.open_port(self._port, direct=True) as connection,
+                encrypted(connection, self._endpoint) as past,
+            ):
+                yield past or connection
             return
         async with direct:
             try:
@@ -90,7 +97,7 @@ class TunnelledPort:
         """Asks for a tunnel. Raises CallError, OSError."""
         made = await self._session.create_port_tunnel(self._port)
         addresses = await self._addresses(made.host, made.port)
-        return _Tunnel(addresses, made.server_name, tunnel_context(made.identity)) if addresses else None
+        return _Tunnel(addresses, made.server_name, tls_context(made.identity)) if addresses else None
 
     async def _addresses(self, host: str, port: int) -> tuple[tuple[str, int], ...]:
         """Returns where a gateway may be: at its name, else on the manager's machine. Raises OSError."""

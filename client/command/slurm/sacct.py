@@ -39,7 +39,7 @@ _BRIEF = "JobID,State,ExitCode"
 _LONG = (
     "JobID,JobIDRaw,JobName,Partition,MaxRSS,NTasks,AllocCPUS,Elapsed,State,ExitCode,ReqMem,ReqCPUS,AllocTRES,NodeList"
 )
-_MILLION, _THOUSAND_24 = 1_000_000, 1024
+_KIB = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ _HOUR = 3600
 
 def _peak(job: Job) -> str:
     peak = job.peak_memory
-    return "" if peak is None else f"{-(-peak // _THOUSAND_24)}K"
+    return "" if peak is None else f"{-(-peak // _KIB)}K"
 
 
 def _limit(job: Job) -> str:

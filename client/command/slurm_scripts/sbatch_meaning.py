@@ -38,7 +38,6 @@ _SHAPE = frozenset(
 )
 _ARCHITECTURES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
 _DEFAULT_PRIORITY, _HIGHEST_PRIORITY, _NICE_STEP = 10, 100, 100
-_DAY = 86400
 
 
 class UnsupportedError(UsageError):

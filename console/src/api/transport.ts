@@ -16,6 +16,16 @@ const PROTOCOL = "retinue.grpc.v1";
 const REPORT_BYTES = 64 << 10;
 const MAX_BUFFERED = 4 << 20;
 
+// Calls that change nothing are made again where no answer came: a laptop that changes its network loses them.
+const READS = /^(Get|List|Explain|Preview)/;
+/** Milliseconds before each further try. */
+const READ_PAUSES: readonly number[] = [200, 1000];
+
+/** Whether a call failed in the browser, and not at the server: `fetch` throws a TypeError then. */
+function isUnanswered(error: unknown): boolean {
+  return error instanceof ConnectError && error.cause instanceof TypeError;
+}
+
 interface End {
   code: number;
   message?: string;
@@ -29,7 +39,19 @@ interface End {
 function consoleTransport(base: string): Transport {
   const unary = createGrpcWebTransport({ baseUrl: base, useBinaryFormat: true });
   return {
-    unary: unary.unary.bind(unary),
+    async unary(method, signal, ...rest) {
+      const call = () => unary.unary(method, signal, ...rest);
+      if (!READS.test(method.name)) return call();
+      for (const pause of READ_PAUSES) {
+        try {
+          return await call();
+        } catch (error) {
+          if (!isUnanswered(error) || signal?.aborted) throw error;
+          await new Promise((resolve) => setTimeout(resolve, pause));
+        }
+      }
+      return call();
+    },
     async stream<I extends DescMessage, O extends DescMessage>(
       method: DescMethodStreaming<I, O>,
       signal: AbortSignal | undefined,

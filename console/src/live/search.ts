@@ -60,7 +60,7 @@ function escaped(text: string): string {
   return text.replace(/[\\^$.*+?()[\]{}|]/g, "\\$&");
 }
 
-export type Column = "name" | "state" | "owner" | "age" | "type";
+export type Column = "name" | "state" | "owner" | "age" | "type" | "project" | "group";
 
 /** Returns sessions in the order of a column; `age` is the order in which they came, newest first. */
 export function ordered(sessions: readonly Session[], column: Column, descending: boolean): readonly Session[] {

@@ -1,130 +1,41 @@
-import { useContext, useState } from "react";
-import { accounts, allPages } from "../api/client";
-import { type Problem, problemOf } from "../api/problem";
-import { ProjectRole, UserRole } from "../gen/retinue/manager/v1/account_service_pb";
-import { CopyButton, Dialog, Labelled, Table, Trouble } from "../parts/basics";
+import { useContext } from "react";
+import { useSearchParams } from "react-router";
+import { Page } from "../design/page";
+import { type TabItem, Tabs } from "../design/tabs";
+import { UserRole } from "../gen/retinue/manager/v1/account_service_pb";
 import { CallerContext } from "../parts/caller";
-import { useLoaded } from "../parts/store";
-import { moment } from "../text/format";
-import { t } from "../text/language";
+import { t } from "../text/administration";
+import { Keys } from "./accounts/keys";
+import { Tokens } from "./accounts/tokens";
+import { Users } from "./accounts/users";
 
-/** Tokens of the caller; for administrators also the users. */
+type Part = "users" | "tokens" | "keys";
+
+/** The caller's tokens and keys; for administrators also all users. */
 export default function Accounts() {
-  const caller = useContext(CallerContext);
-  const admin = caller.role === UserRole.ADMIN;
-  const [problem, setProblem] = useState<Problem>();
-  const [secret, setSecret] = useState("");
-  const tokens = useLoaded("tokens", (signal) =>
-    allPages(async (pageToken) => {
-      const page = await accounts.listTokens({ user: caller.name, pageToken }, { signal });
-      return { items: page.tokens, nextPageToken: page.nextPageToken };
-    }),
-  );
-  const users = useLoaded(`users ${admin}`, async (signal) => {
-    if (!admin) return [];
-    return allPages(async (pageToken) => {
-      const page = await accounts.listUsers({ pageToken }, { signal });
-      return { items: page.users, nextPageToken: page.nextPageToken };
-    });
-  });
-  const attempt = async (act: () => Promise<unknown>) => {
-    try {
-      await act();
-      setProblem(undefined);
-    } catch (error) {
-      setProblem(problemOf(error));
-    }
-    tokens.reload();
-    users.reload();
-  };
+  const { name, role } = useContext(CallerContext);
+  const admin = role === UserRole.ADMIN;
+  const [parameters, setParameters] = useSearchParams();
+  const items: TabItem<Part>[] = [
+    ...(admin ? [{ id: "users" as const, label: t("users") }] : []),
+    { id: "tokens", label: t("myTokens") },
+    { id: "keys", label: t("myKeys") },
+  ];
+  const asked = parameters.get("tab");
+  const selected = items.find(({ id }) => id === asked)?.id ?? items[0]?.id ?? "tokens";
   return (
-    <>
-      <h1>{t("accounts")}</h1>
-      <Trouble problem={problem ?? tokens.problem ?? users.problem} />
-      <h2>{t("token")}</h2>
-      <form
-        className="inline"
-        onSubmit={(event) => {
-          event.preventDefault();
-          const form = new FormData(event.currentTarget);
-          void attempt(async () => {
-            const answer = await accounts.createToken({ description: String(form.get("description") ?? "") });
-            setSecret(answer.secret);
-          });
-        }}
+    <Page title={t("accounts")}>
+      <Tabs
+        label={t("accounts")}
+        items={items}
+        selected={selected}
+        onSelect={(id) => setParameters({ tab: id }, { replace: true })}
+        panelClassName="gap-4"
       >
-        <Labelled label={t("description")} help={t("tokenEnds")}>
-          <input name="description" />
-        </Labelled>
-        <button type="submit">{t("create")}</button>
-      </form>
-      <Table
-        label={t("token")}
-        head={[t("description"), t("created"), t("expires"), t("revoke")]}
-        rows={(tokens.value ?? []).map((token) => ({
-          key: token.id,
-          cells: [
-            token.description || token.id,
-            moment(token.createTime),
-            moment(token.expireTime),
-            token.revokeTime ? (
-              t("revoked")
-            ) : (
-              <button
-                key="revoke"
-                type="button"
-                onClick={() => void attempt(() => accounts.revokeToken({ tokenId: token.id }))}
-              >
-                {t("revoke")}
-                <span className="hidden"> {token.description || token.id}</span>
-              </button>
-            ),
-          ],
-        }))}
-      />
-      {admin && (
-        <>
-          <h2>{t("user")}</h2>
-          <form
-            className="inline"
-            onSubmit={(event) => {
-              event.preventDefault();
-              const name = String(new FormData(event.currentTarget).get("name") ?? "");
-              void attempt(() => accounts.createUser({ user: { name, role: UserRole.USER } }));
-            }}
-          >
-            <Labelled label={t("name")}>
-              <input name="name" required />
-            </Labelled>
-            <button type="submit">{t("create")}</button>
-          </form>
-          <Table
-            label={t("user")}
-            head={[t("name"), t("role"), t("project"), t("created")]}
-            rows={(users.value ?? []).map((user) => ({
-              key: user.name,
-              cells: [
-                user.name,
-                (UserRole[user.role] ?? "").toLowerCase(),
-                user.memberships
-                  .map(({ project, role }) => (role === ProjectRole.ADMIN ? `${project} ★` : project))
-                  .join(" "),
-                moment(user.createTime),
-              ],
-            }))}
-          />
-        </>
-      )}
-      {secret && (
-        <Dialog title={t("token")} onClose={() => setSecret("")}>
-          <p>{t("joinTokenOnce")}</p>
-          <pre>{secret}</pre>
-          <form method="dialog" className="actions">
-            <CopyButton text={secret} />
-            <button type="submit">{t("close")}</button>
-          </form>
-        </Dialog>
-      )}
-    </>
+        {selected === "users" && <Users self={name} />}
+        {selected === "tokens" && <Tokens user={name} own />}
+        {selected === "keys" && <Keys user={name} own />}
+      </Tabs>
+    </Page>
   );
 }

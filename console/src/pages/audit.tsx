@@ -1,80 +1,32 @@
-import { Code } from "@connectrpc/connect";
-import { useContext, useRef, useState } from "react";
-import { Link } from "react-router";
-import { sessions } from "../api/client";
-import { type Problem, problemOf } from "../api/problem";
-import type { SessionEvent } from "../gen/retinue/manager/v1/session_pb";
-import { eventWords } from "../live/events";
-import { useStream } from "../live/stream";
-import { Table, Trouble } from "../parts/basics";
-import { StoreContext, useStatus } from "../parts/store";
-import { moment } from "../text/format";
-import { t } from "../text/language";
+import { useContext } from "react";
+import { useSearchParams } from "react-router";
+import { Page } from "../design/page";
+import { Tabs } from "../design/tabs";
+import { UserRole } from "../gen/retinue/manager/v1/account_service_pb";
+import { CallerContext } from "../parts/caller";
+import { t } from "../text/administration";
+import { Acts } from "./audit/acts";
+import { Journal } from "./audit/journal";
 
-const MAX_EVENTS = 500;
-/** So far back the page begins; all of the journal is `retinue watch`'s to read. */
-const BACK = 2000n;
-
-/** Who entered which kernel, and what became of sessions: the journal, newest first. */
+/** Who did what; others than administrators see who entered their sessions. */
 export default function Audit() {
-  const store = useContext(StoreContext);
-  const status = useStatus();
-  const kept = useRef<SessionEvent[]>([]);
-  const [, setTurn] = useState(0);
-  const [problem, setProblem] = useState<Problem>();
-  const [entered, setEntered] = useState(true);
-  const ready = status.state === "live";
-  useStream(
-    `audit ${ready}`,
-    async (signal, arrived) => {
-      if (!ready) return;
-      const newest = store.status.revision;
-      const first = kept.current[0]?.revision ?? (newest > BACK ? newest - BACK : 0n);
-      let after: { revision: bigint } | undefined = { revision: first };
-      for (;;) {
-        try {
-          for await (const response of sessions.watchSessions({ after }, { signal })) {
-            arrived();
-            kept.current = [...response.events.toReversed(), ...kept.current].slice(0, MAX_EVENTS * 4);
-            if (response.events.length > 0) setTurn((turn) => turn + 1);
-          }
-          return;
-        } catch (error) {
-          if (problemOf(error).code !== Code.OutOfRange || after === undefined) throw error;
-          after = undefined;
-        }
-      }
-    },
-    setProblem,
-  );
-  const events = kept.current
-    .filter((event) => !entered || event.change.case === "kernelAccessed")
-    .slice(0, MAX_EVENTS);
+  const admin = useContext(CallerContext).role === UserRole.ADMIN;
+  const [parameters, setParameters] = useSearchParams();
+  const selected = admin && parameters.get("tab") !== "sessions" ? "acts" : "sessions";
   return (
-    <>
-      <div className="bar-top">
-        <h1>{t("audit")}</h1>
-        <label>
-          <input type="checkbox" checked={entered} onChange={(event) => setEntered(event.target.checked)} />{" "}
-          {t("entered")}…
-        </label>
-      </div>
-      <Trouble problem={problem} />
-      <Table
+    <Page title={t("audit")} lead={t(selected === "acts" ? "actsLead" : "journalLead")}>
+      <Tabs
         label={t("audit")}
-        head={["#", t("time"), t("sessions"), t("event"), t("why")]}
-        rows={events.map((event) => ({
-          key: String(event.revision),
-          cells: [
-            String(event.revision),
-            moment(event.createTime),
-            <Link key="session" to={`/sessions/${event.sessionId}/events`}>
-              {store.get(event.sessionId)?.spec?.name ?? event.sessionId.slice(0, 8)}
-            </Link>,
-            ...eventWords(event),
-          ],
-        }))}
-      />
-    </>
+        items={[
+          ...(admin ? [{ id: "acts" as const, label: t("acts") }] : []),
+          { id: "sessions", label: t("accessToSessions") },
+        ]}
+        selected={selected}
+        onSelect={(id) => setParameters(id === "acts" ? {} : { tab: id }, { replace: true })}
+        panelClassName="gap-4"
+      >
+        {selected === "acts" ? <Acts /> : <Journal />}
+      </Tabs>
+    </Page>
   );
 }

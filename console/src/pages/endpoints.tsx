@@ -1,30 +1,34 @@
-import { timestampDate } from "@bufbuild/protobuf/wkt";
-import { useState } from "react";
+import { FileCode, Plus, Rocket } from "lucide-react";
 import { Link, useSearchParams } from "react-router";
 import { allPages } from "../api/client";
 import { endpoints } from "../api/endpoints";
-import { type Problem, problemOf } from "../api/problem";
-import { type Endpoint, EndpointState, ReplicaState, RolloutState } from "../gen/retinue/manager/v1/endpoint_pb";
-import { Conditions, Table, Trouble } from "../parts/basics";
-import { Chart } from "../parts/chart";
-import { useLoaded } from "../parts/store";
-import { moment } from "../text/format";
+import { Badge } from "../design/badge";
+import { ButtonLink } from "../design/button";
+import { Card } from "../design/card";
+import { CopyButton } from "../design/copy";
+import { SearchField } from "../design/fields";
+import { Page } from "../design/page";
+import { Empty, Skeleton } from "../design/states";
+import { Table } from "../design/table";
+import type { Endpoint } from "../gen/retinue/manager/v1/endpoint_pb";
+import { ConditionMark, Trouble } from "../parts/basics";
+import { useLoaded, useNow } from "../parts/store";
+import { between } from "../text/format";
 import { t } from "../text/language";
+import { EndpointMark, isPublic, TrafficBar } from "./endpoint/marks";
 
 const PERIOD = 5;
 
-function word(names: Record<number, string>, value: number): string {
-  return (names[value] ?? String(value)).toLowerCase().replaceAll("_", " ");
+function matches(endpoint: Endpoint, text: string): boolean {
+  const words = [endpoint.spec?.name, endpoint.spec?.project, endpoint.owner, endpoint.hostLabel];
+  return words.some((word) => word?.toLowerCase().includes(text.trim().toLowerCase()));
 }
 
-function traffic(endpoint: Endpoint): string {
-  return endpoint.traffic.map(({ revision, percent }) => `${revision}: ${percent} %`).join(" · ");
-}
-
-/** All endpoints; one of them with its replicas, its traffic and the decisions of the autoscaler. */
+/** All endpoints that the caller may read. */
 export default function Endpoints() {
   const [parameters, setParameters] = useSearchParams();
-  const chosen = parameters.get("endpoint") ?? "";
+  const text = parameters.get("q") ?? "";
+  const now = useNow();
   const found = useLoaded(
     "endpoints",
     (signal) =>
@@ -34,125 +38,100 @@ export default function Endpoints() {
       }),
     PERIOD,
   );
+  const all = found.value ?? [];
+  const shown = all.filter((endpoint) => matches(endpoint, text));
   return (
-    <>
-      <h1>{t("endpoints")}</h1>
+    <Page
+      title={t("endpoints")}
+      lead={t("endpointsLead")}
+      actions={
+        <>
+          <ButtonLink to="/endpoints/new?from=file" icon={<FileCode size={16} aria-hidden="true" />}>
+            {t("fromFile")}
+          </ButtonLink>
+          <ButtonLink to="/endpoints/new" look="primary" icon={<Plus size={16} aria-hidden="true" />}>
+            {t("newEndpoint")}
+          </ButtonLink>
+        </>
+      }
+    >
       <Trouble problem={found.problem} retry={found.reload} />
-      <Table
-        label={t("endpoints")}
-        head={[t("name"), t("project"), t("state"), t("replicas"), t("traffic"), t("address"), t("why")]}
-        rows={(found.value ?? []).map((endpoint) => ({
-          key: endpoint.id,
-          cells: [
-            <button key="name" type="button" className="plain" onClick={() => setParameters({ endpoint: endpoint.id })}>
-              {endpoint.spec?.name}
-            </button>,
-            endpoint.spec?.project,
-            word(EndpointState, endpoint.state),
-            `${endpoint.readyReplicas} ${t("ready")} / ${endpoint.target}`,
-            traffic(endpoint),
-            endpoint.url,
-            endpoint.targetReason,
-          ],
-        }))}
-      />
-      {chosen && <Detail key={chosen} id={chosen} />}
-    </>
+      {found.value === undefined && found.problem === undefined && <Skeleton lines={6} />}
+      {found.value !== undefined && all.length === 0 && (
+        <Card>
+          <Empty
+            icon={<Rocket size={32} aria-hidden="true" />}
+            title={t("noEndpointYet")}
+            action={
+              <ButtonLink to="/endpoints/new" look="primary">
+                {t("newEndpoint")}
+              </ButtonLink>
+            }
+          >
+            {t("noEndpointsHelp")}
+          </Empty>
+        </Card>
+      )}
+      {all.length > 0 && (
+        <Card flush>
+          <div className="flex flex-wrap items-center gap-3 border-b border-line p-3">
+            <SearchField
+              label={t("searchEndpoints")}
+              placeholder={t("searchEndpoints")}
+              value={text}
+              onChange={(q) => setParameters(q === "" ? {} : { q }, { replace: true })}
+              className="w-full sm:w-72"
+            />
+            <span className="text-sm text-quiet">{t("endpointCount", { count: shown.length })}</span>
+          </div>
+          <Table
+            label={t("endpoints")}
+            empty={t("nothingMatches")}
+            numeric={[t("replicas"), t("age")]}
+            head={[t("name"), t("state"), t("replicas"), t("traffic"), t("address"), t("owner"), t("age"), t("why")]}
+            rows={shown.map((endpoint) => ({
+              key: endpoint.id,
+              cells: [
+                <span key="name" className="flex flex-col">
+                  <Link to={`/endpoints/${endpoint.id}`} className="font-medium text-ink no-underline hover:underline">
+                    {endpoint.spec?.name}
+                  </Link>
+                  <small>{endpoint.spec?.project}</small>
+                </span>,
+                <span key="state" className="flex items-center gap-1.5">
+                  <EndpointMark state={endpoint.state} />
+                  <ConditionMark conditions={endpoint.conditions} />
+                </span>,
+                <span key="replicas" className="whitespace-nowrap">
+                  {t("readyOf", { ready: endpoint.readyReplicas, target: endpoint.target })}
+                </span>,
+                <TrafficBar key="traffic" shares={endpoint.traffic} />,
+                <Address key="address" endpoint={endpoint} />,
+                endpoint.owner,
+                <span key="age" className="whitespace-nowrap">
+                  {endpoint.createTime ? between(endpoint.createTime, undefined, now) : ""}
+                </span>,
+                <span key="why" className="block max-w-72 truncate text-quiet" title={endpoint.targetReason}>
+                  {endpoint.targetReason}
+                </span>,
+              ],
+            }))}
+          />
+        </Card>
+      )}
+    </Page>
   );
 }
 
-function Detail({ id }: { id: string }) {
-  const [problem, setProblem] = useState<Problem>();
-  const found = useLoaded(
-    `endpoint ${id}`,
-    (signal) => endpoints.explainEndpoint({ endpoint: id }, { signal }),
-    PERIOD,
-  );
-  const answer = found.value;
-  const endpoint = answer?.endpoint;
-  if (answer === undefined || endpoint === undefined) return <Trouble problem={found.problem} />;
-  const change = async (call: typeof endpoints.promoteRollout | typeof endpoints.rollBackEndpoint) => {
-    try {
-      await call({ endpoint: id, etag: endpoint.etag });
-      setProblem(undefined);
-    } catch (error) {
-      setProblem(problemOf(error));
-    }
-    found.reload();
-  };
-  const decisions = answer.changes.toReversed().flatMap(({ decideTime, toTarget }) => {
-    return decideTime ? [[timestampDate(decideTime).getTime() / 1000, toTarget] as const] : [];
-  });
-  const rollout = endpoint.rollout;
+function Address({ endpoint }: { endpoint: Endpoint }) {
+  if (endpoint.url === "") return <span className="text-quiet">{t("noRouter")}</span>;
   return (
-    <section aria-label={endpoint.spec?.name}>
-      <div className="bar-top">
-        <h2>{endpoint.spec?.name}</h2>
-        <span>{word(EndpointState, endpoint.state)}</span>
-        <span className="grow" />
-        {rollout && (
-          <span>
-            {rollout.fromRevision} → {rollout.toRevision}: {word(RolloutState, rollout.state)} {rollout.message}
-          </span>
-        )}
-        <button type="button" onClick={() => void change(endpoints.promoteRollout)}>
-          promote
-        </button>
-        <button type="button" onClick={() => void change(endpoints.rollBackEndpoint)}>
-          rollback
-        </button>
-      </div>
-      <Trouble problem={problem ?? found.problem} />
-      <Conditions conditions={endpoint.conditions} />
-      <Table
-        label={t("replicas")}
-        head={[t("name"), t("revisionNumber"), t("state"), t("agent"), t("why")]}
-        rows={answer.replicas.map((replica) => ({
-          key: replica.sessionId,
-          cells: [
-            <Link key="session" to={`/sessions/${replica.sessionId}`}>
-              {replica.session}
-            </Link>,
-            String(replica.revision),
-            word(ReplicaState, replica.state),
-            replica.agent,
-            replica.message,
-          ],
-        }))}
-      />
-      <Table
-        label={t("revisionNumber")}
-        head={[t("revisionNumber"), t("author"), t("created"), t("replicas"), t("traffic")]}
-        rows={answer.revisions.map((revision) => ({
-          key: String(revision.number),
-          cells: [
-            String(revision.number),
-            revision.author,
-            moment(revision.createTime),
-            `${revision.readyReplicas} ${t("ready")} / ${revision.replicas}`,
-            `${endpoint.traffic.find((share) => share.revision === revision.number)?.percent ?? 0} %`,
-          ],
-        }))}
-      />
-      {decisions.length > 1 && (
-        <Chart title={t("target")} unit="" series={[{ name: t("target"), points: decisions }]} />
-      )}
-      <Table
-        label={t("decisions")}
-        head={[t("time"), t("target"), t("why")]}
-        rows={[...(answer.lastDecision ? [answer.lastDecision] : []), ...answer.changes].map((decision, index) => ({
-          key: `${index}`,
-          cells: [
-            moment(decision.decideTime),
-            `${decision.fromTarget} → ${decision.toTarget}`,
-            [
-              decision.reason,
-              ...decision.metrics.map((metric) => `${metric.name} ${metric.value ?? "?"} / ${metric.target}`),
-            ].join(" · "),
-          ],
-        }))}
-      />
-      {answer.failureOutput && <pre>{answer.failureOutput}</pre>}
-    </section>
+    <span className="flex items-center gap-1.5">
+      <code className="max-w-64 truncate" title={endpoint.url}>
+        {endpoint.url.replace(/^https?:\/\//, "")}
+      </code>
+      <CopyButton text={endpoint.url} />
+      {isPublic(endpoint) && <Badge>{t("public")}</Badge>}
+    </span>
   );
 }

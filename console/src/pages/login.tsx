@@ -1,5 +1,6 @@
 import { useEffect, useState } from "react";
-import { Labelled } from "../parts/basics";
+import { Button } from "../design/button";
+import { TextField } from "../design/fields";
 import { t } from "../text/language";
 
 interface Refusal {
@@ -17,8 +18,9 @@ async function signIn(body: { token: string } | { ticket: string }): Promise<str
   return refusal.message ?? `${answer.status} ${answer.statusText}`;
 }
 
-export function Login() {
+export default function Login() {
   const [problem, setProblem] = useState("");
+  const [token, setToken] = useState("");
   const [busy, setBusy] = useState(false);
   useEffect(() => {
     const ticket = new URLSearchParams(location.hash.slice(1)).get("ticket");
@@ -27,37 +29,40 @@ export function Login() {
     history.replaceState(null, "", "/login");
     setBusy(true);
     void signIn({ ticket }).then((refusal) => {
-      if (refusal === undefined) location.replace("/sessions");
+      if (refusal === undefined) location.replace("/home");
       else setProblem(`${t("ticketUsed")} (${refusal})`);
       setBusy(false);
     });
   }, []);
   return (
-    <main className="login">
-      <h1>Retinue</h1>
-      <form
-        onSubmit={async (event) => {
-          event.preventDefault();
-          const token = String(new FormData(event.currentTarget).get("token") ?? "").trim();
-          setBusy(true);
-          const refusal = await signIn({ token });
-          setBusy(false);
-          if (refusal === undefined) location.replace("/sessions");
-          else setProblem(refusal);
-        }}
-      >
-        <Labelled label={t("token")} help={t("tokenHelp")}>
-          <input name="token" type="password" autoComplete="off" required />
-        </Labelled>
-        {problem && (
-          <p role="alert" className="trouble">
-            {problem}
-          </p>
-        )}
-        <button type="submit" className="primary" disabled={busy}>
-          {t("signIn")}
-        </button>
-      </form>
+    <main className="flex min-h-full flex-col items-center justify-center bg-page p-4">
+      <div className="flex w-full max-w-sm flex-col gap-4 rounded-lg border border-line bg-card p-6 shadow-pop">
+        <h1>Retinue</h1>
+        <form
+          className="flex flex-col gap-4"
+          onSubmit={async (event) => {
+            event.preventDefault();
+            setBusy(true);
+            const refusal = await signIn({ token: token.trim() });
+            setBusy(false);
+            if (refusal === undefined) location.replace("/home");
+            else setProblem(refusal);
+          }}
+        >
+          <TextField
+            label={t("token")}
+            help={t("tokenHelp")}
+            error={problem || undefined}
+            type="password"
+            value={token}
+            onChange={setToken}
+            required
+          />
+          <Button type="submit" look="primary" size="large" busy={busy}>
+            {t("signIn")}
+          </Button>
+        </form>
+      </div>
     </main>
   );
 }

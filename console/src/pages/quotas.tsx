@@ -1,61 +1,110 @@
-import { accounts, allPages } from "../api/client";
-import { QuotaKind } from "../gen/retinue/manager/v1/account_service_pb";
-import { Meter, Table, Trouble } from "../parts/basics";
-import { useLoaded } from "../parts/store";
-import { amount, amountText } from "../text/format";
-import { t } from "../text/language";
+import { Gauge, Plus } from "lucide-react";
+import { useContext, useState } from "react";
+import { useSearchParams } from "react-router";
+import { Badge } from "../design/badge";
+import { Button } from "../design/button";
+import { Choice } from "../design/choice";
+import { Page } from "../design/page";
+import { Empty, Skeleton } from "../design/states";
+import { type Quota, QuotaKind, UserRole } from "../gen/retinue/manager/v1/account_service_pb";
+import { Trouble } from "../parts/basics";
+import { CallerContext } from "../parts/caller";
+import { t } from "../text/administration";
+import { QuotaDialog, RemoveQuotaDialog } from "./quotas/dialog";
+import { KIND_WORDS, useQuotas } from "./quotas/load";
+import { QuotaMeters } from "./quotas/meters";
+
+type Which = "all" | "user" | "project" | "group";
+const WHICH: Record<string, QuotaKind> = {
+  user: QuotaKind.USER,
+  project: QuotaKind.PROJECT,
+  group: QuotaKind.RESOURCE_GROUP,
+};
 
 /** Limits and what is used of them, side by side. */
 export default function Quotas() {
-  const found = useLoaded(
-    "quotas",
-    (signal) =>
-      allPages(async (pageToken) => {
-        const page = await accounts.listQuotas({ pageToken }, { signal });
-        return { items: page.quotas, nextPageToken: page.nextPageToken };
-      }),
-    10,
-  );
+  const admin = useContext(CallerContext).role === UserRole.ADMIN;
+  const [parameters, setParameters] = useSearchParams();
+  const [setting, setSetting] = useState<{ quota: Quota | undefined }>();
+  const [removing, setRemoving] = useState<Quota>();
+  const found = useQuotas();
+  const which = (parameters.get("kind") ?? "all") as Which;
+  const shown = (found.value ?? []).filter((quota) => which === "all" || quota.kind === WHICH[which]);
   return (
-    <>
-      <h1>{t("quotas")}</h1>
+    <Page
+      title={t("quotas")}
+      lead={t("quotasLead")}
+      actions={
+        admin && (
+          <Button
+            look="primary"
+            icon={<Plus size={16} aria-hidden="true" />}
+            onClick={() => setSetting({ quota: undefined })}
+          >
+            {t("setQuota")}
+          </Button>
+        )
+      }
+    >
       <Trouble problem={found.problem} retry={found.reload} />
-      {found.value?.length === 0 && <p className="note">{t("none")}</p>}
-      <Table
-        label={t("quotas")}
-        head={[t("type"), t("name"), t("quota")]}
-        rows={(found.value ?? []).map((quota) => ({
-          key: `${quota.kind} ${quota.name}`,
-          cells: [
-            (QuotaKind[quota.kind] ?? "").toLowerCase().replaceAll("_", " "),
-            quota.name,
-            <div key="meters" className="meters">
-              {Object.entries(quota.slots).map(([slot, limit]) => (
-                <Meter
-                  key={slot}
-                  used={amount(quota.usage?.slots[slot] ?? "0")}
-                  limit={amount(limit)}
-                  words={`${slot} ${amountText(slot, amount(quota.usage?.slots[slot] ?? "0"))} ${t("used")} / ${amountText(slot, amount(limit))} ${t("limit")}`}
-                />
+      {found.value === undefined ? (
+        !found.problem && <Skeleton lines={6} />
+      ) : (
+        <>
+          <div>
+            <Choice
+              label={t("whose")}
+              value={which}
+              onChange={(value) => setParameters(value === "all" ? {} : { kind: value }, { replace: true })}
+              options={[
+                { value: "all", label: t("all") },
+                { value: "user", label: t("users") },
+                { value: "project", label: t("projects") },
+                { value: "group", label: t("groups") },
+              ]}
+            />
+          </div>
+          {shown.length === 0 ? (
+            <Empty icon={<Gauge size={32} aria-hidden="true" />} title={t("noQuotas")}>
+              {t("noQuotasHelp")}
+            </Empty>
+          ) : (
+            <ul className="quotas flex flex-col divide-y divide-line rounded-lg border border-line bg-card">
+              {shown.map((quota) => (
+                <li
+                  key={`${quota.kind} ${quota.name}`}
+                  data-quota={quota.name}
+                  className="flex flex-wrap items-start gap-x-6 gap-y-3 px-4 py-3"
+                >
+                  <div className="flex w-52 min-w-0 flex-col items-start gap-1">
+                    <h2 className="max-w-full truncate text-base" title={quota.name}>
+                      {quota.name}
+                    </h2>
+                    <Badge>{t(KIND_WORDS[quota.kind] ?? "quota")}</Badge>
+                  </div>
+                  <div className="min-w-56 grow basis-72">
+                    <QuotaMeters quota={quota} />
+                  </div>
+                  {admin && (
+                    <span className="flex gap-2">
+                      <Button size="small" onClick={() => setSetting({ quota })}>
+                        {t("edit")}
+                        <span className="sr-only"> {quota.name}</span>
+                      </Button>
+                      <Button size="small" look="danger" onClick={() => setRemoving(quota)}>
+                        {t("removeQuota")}
+                        <span className="sr-only"> {quota.name}</span>
+                      </Button>
+                    </span>
+                  )}
+                </li>
               ))}
-              {quota.maxSessions !== undefined && (
-                <Meter
-                  used={quota.usage?.sessions ?? 0}
-                  limit={quota.maxSessions}
-                  words={`${t("sessions")} ${quota.usage?.sessions ?? 0} ${t("used")} / ${quota.maxSessions} ${t("limit")}`}
-                />
-              )}
-              {quota.maxPendingSessions !== undefined && (
-                <Meter
-                  used={quota.usage?.pendingSessions ?? 0}
-                  limit={quota.maxPendingSessions}
-                  words={`${t("waiting")} ${quota.usage?.pendingSessions ?? 0} ${t("used")} / ${quota.maxPendingSessions} ${t("limit")}`}
-                />
-              )}
-            </div>,
-          ],
-        }))}
-      />
-    </>
+            </ul>
+          )}
+        </>
+      )}
+      {setting && <QuotaDialog owner={setting.quota} onClose={() => setSetting(undefined)} onDone={found.reload} />}
+      {removing && <RemoveQuotaDialog quota={removing} onClose={() => setRemoving(undefined)} onDone={found.reload} />}
+    </Page>
   );
 }

@@ -1,14 +1,37 @@
-import { cloneElement, type ReactElement, type ReactNode, useEffect, useId, useRef, useState } from "react";
+import { CircleAlert, TriangleAlert } from "lucide-react";
 import type { Problem } from "../api/problem";
-import type { Condition } from "../gen/retinue/manager/v1/session_pb";
-import type { Shown } from "../live/state";
+import { Badge, type Tone } from "../design/badge";
+import { Button } from "../design/button";
+import type { Condition, Session } from "../gen/retinue/manager/v1/session_pb";
+import { askedOtherwise, clusterTag, type Look, type Shown } from "../live/state";
 import { moment } from "../text/format";
 import { t } from "../text/language";
 
+const TONES: Record<Look, Tone> = {
+  waiting: "warn",
+  starting: "busy",
+  running: "good",
+  ending: "busy",
+  success: "good",
+  failure: "bad",
+  ended: "neutral",
+};
+
 export function StateMark({ shown }: { shown: Shown }) {
   return (
-    <span className={`state ${shown.look}`}>
+    <Badge tone={TONES[shown.look]} className="state">
       <span aria-hidden="true">{shown.icon}</span> {shown.word}
+    </Badge>
+  );
+}
+
+/** Where the kernels of a session are, and beside it what was asked for where that differs. */
+export function ClusterTag({ session }: { session: Session }) {
+  const other = askedOtherwise(session);
+  return (
+    <span className="inline-flex items-center gap-1.5">
+      <Badge className="tag">{clusterTag(session)}</Badge>
+      {other !== "" && <span className="text-xs whitespace-nowrap text-quiet">{other}</span>}
     </span>
   );
 }
@@ -16,9 +39,17 @@ export function StateMark({ shown }: { shown: Shown }) {
 /** What is noteworthy, with its type and since when. Several may have one type. */
 export function Conditions({ conditions }: { conditions: readonly Condition[] }) {
   return conditions.map((condition) => (
-    <p key={`${condition.type} ${condition.message}`} className="condition">
-      <code>{condition.type}</code> {condition.message}
-      {condition.sinceTime && <small> {t("sinceTime", { time: moment(condition.sinceTime) })}</small>}
+    <p
+      key={`${condition.type} ${condition.message}`}
+      className="condition flex items-start gap-2 rounded-md bg-warn-soft px-3 py-2 wrap-anywhere text-warn"
+    >
+      <TriangleAlert size={16} className="mt-0.5 shrink-0" aria-hidden="true" />
+      <span>
+        <code>{condition.type}</code> {condition.message}
+        {condition.sinceTime && (
+          <small className="text-current"> {t("sinceTime", { time: moment(condition.sinceTime) })}</small>
+        )}
+      </span>
     </p>
   ));
 }
@@ -29,7 +60,7 @@ export function ConditionMark({ conditions }: { conditions: readonly Condition[]
   const types = [...new Set(conditions.map(({ type }) => type))].join(", ");
   const words = conditions.map(({ type, message }) => `${type}: ${message}`).join("\n");
   return (
-    <span className="condition-mark" role="img" aria-label={types} title={words}>
+    <span className="condition-mark text-warn" role="img" aria-label={types} title={words}>
       ⚠
     </span>
   );
@@ -39,165 +70,27 @@ export function ConditionMark({ conditions }: { conditions: readonly Condition[]
 export function Trouble({ problem, retry }: { problem: Problem | undefined; retry?: () => void }) {
   if (problem === undefined) return null;
   return (
-    <div role="alert" className="trouble">
-      <p>
-        {problem.reason && <code>{problem.reason}</code>} {problem.fields.length === 0 && problem.message}
-      </p>
-      {problem.fields.length > 0 && (
-        <ul>
-          {problem.fields.map(({ field, description }) => (
-            <li key={field + description}>
-              <code>{field}</code>: {description}
-            </li>
-          ))}
-        </ul>
-      )}
-      {retry && (
-        <button type="button" onClick={retry}>
-          {t("retry")}
-        </button>
-      )}
-    </div>
-  );
-}
-
-/** A control with its label; the help is its description, and no part of its name. */
-export function Labelled(props: {
-  label: string;
-  help?: string;
-  children: ReactElement<{ id?: string; "aria-describedby"?: string }>;
-}) {
-  const id = useId();
-  const described = props.help ? `${id}-help` : undefined;
-  return (
-    <div className="labelled">
-      <label htmlFor={id}>{props.label}</label>
-      {cloneElement(props.children, { id, "aria-describedby": described })}
-      {props.help && <small id={described}>{props.help}</small>}
-    </div>
-  );
-}
-
-/** A modal dialog; Escape closes it, and focus returns to where it was. */
-export function Dialog({ title, onClose, children }: { title: string; onClose: () => void; children: ReactNode }) {
-  const dialog = useRef<HTMLDialogElement>(null);
-  useEffect(() => {
-    dialog.current?.showModal();
-  }, []);
-  return (
-    <dialog ref={dialog} onClose={onClose} aria-label={title}>
-      <h2>{title}</h2>
-      {children}
-    </dialog>
-  );
-}
-
-/** How much of something is used, in words and as a bar. */
-export function Meter({ used, limit, words }: { used: number; limit: number; words: string }) {
-  const share = limit > 0 ? Math.min(100, (100 * used) / limit) : 0;
-  return (
-    <span className="meter">
-      <span className="bar" aria-hidden="true">
-        <span className={share >= 100 ? "full" : ""} style={{ width: `${share}%` }} />
-      </span>
-      {words}
-    </span>
-  );
-}
-
-export function CopyButton({ text }: { text: string }) {
-  const [copied, setCopied] = useState(false);
-  return (
-    <button
-      type="button"
-      onClick={async () => {
-        await navigator.clipboard.writeText(text);
-        setCopied(true);
-        setTimeout(() => setCopied(false), 2000);
-      }}
-    >
-      {t(copied ? "copied" : "copy")}
-    </button>
-  );
-}
-
-export interface TabItem<T extends string> {
-  id: T;
-  label: string;
-}
-
-/** Tabs by the pattern of the ARIA guide: arrow keys move between them. */
-export function Tabs<T extends string>(props: {
-  label: string;
-  items: readonly TabItem<T>[];
-  selected: T;
-  onSelect: (id: T) => void;
-  panel: string;
-}) {
-  const { items, selected, onSelect } = props;
-  const move = (event: React.KeyboardEvent) => {
-    const step = event.key === "ArrowRight" ? 1 : event.key === "ArrowLeft" ? -1 : 0;
-    if (step === 0) return;
-    // From the one that has focus: a page may be late to show what was selected.
-    const at = items.findIndex((item) => `tab-${item.id}` === (event.target as HTMLElement).id);
-    const next = items[(at + step + items.length) % items.length];
-    if (next === undefined) return;
-    onSelect(next.id);
-    document.getElementById(`tab-${next.id}`)?.focus();
-  };
-  return (
-    <div role="tablist" aria-label={props.label} className="tabs" onKeyDown={move}>
-      {items.map((item) => (
-        <button
-          key={item.id}
-          id={`tab-${item.id}`}
-          type="button"
-          role="tab"
-          aria-selected={item.id === selected}
-          aria-controls={props.panel}
-          tabIndex={item.id === selected ? 0 : -1}
-          onClick={() => onSelect(item.id)}
-        >
-          {item.label}
-        </button>
-      ))}
-    </div>
-  );
-}
-
-/** A plain table of values. */
-export function Table({
-  head,
-  rows,
-  label,
-}: {
-  head: string[];
-  rows: { key: string; cells: ReactNode[] }[];
-  label: string;
-}) {
-  return (
-    // biome-ignore lint/a11y/noNoninteractiveTabindex: a region that scrolls is reached by keys
-    <section className="scroll" aria-label={label} tabIndex={0}>
-      <table>
-        <thead>
-          <tr>
-            {head.map((cell) => (
-              <th key={cell} scope="col">
-                {cell}
-              </th>
+    <div role="alert" className="trouble flex items-start gap-2.5 rounded-md bg-bad-soft px-3 py-2.5 text-bad">
+      <CircleAlert size={17} className="mt-0.5 shrink-0" aria-hidden="true" />
+      <div className="min-w-0 grow wrap-anywhere">
+        <p>
+          {problem.reason && <code>{problem.reason}</code>} {problem.fields.length === 0 && problem.message}
+        </p>
+        {problem.fields.length > 0 && (
+          <ul>
+            {problem.fields.map(({ field, description }) => (
+              <li key={field + description}>
+                <code>{field}</code>: {description}
+              </li>
             ))}
-          </tr>
-        </thead>
-        <tbody>
-          {rows.map((row) => (
-            <tr key={row.key}>
-              {row.cells.map((cell, index) => (
-                <td key={head[index]}>{cell}</td>
-              ))}
-            </tr>
-          ))}
-        </tbody>
-      </table>
-    </section>
+          </ul>
+        )}
+      </div>
+      {retry && (
+        <Button size="small" onClick={retry}>
+          {t("retry")}
+        </Button>
+      )}
+    </div>
   );
 }

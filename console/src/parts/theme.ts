@@ -15,4 +15,20 @@ function show(chosen: Theme): void {
   document.documentElement.style.colorScheme = chosen === "system" ? "light dark" : chosen;
 }
 
+const DARK = "(prefers-color-scheme: dark)";
+
+/** Tells now, and whenever it changes, whether the page is dark: what draws with colours of its own needs that. */
+export function onDark(tell: (dark: boolean) => void): void {
+  const system = matchMedia(DARK);
+  const look = () => {
+    const chosen = theme();
+    show(chosen);
+    tell(chosen === "dark" || (chosen === "system" && system.matches));
+  };
+  system.addEventListener("change", look);
+  // Another document of the console chose.
+  window.addEventListener("storage", look);
+  look();
+}
+
 show(theme());

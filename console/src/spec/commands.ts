@@ -2,12 +2,14 @@ import { toJson } from "@bufbuild/protobuf";
 import { durationMs } from "@bufbuild/protobuf/wkt";
 import { ClusterMode, type SessionSpec, SessionSpecSchema, SessionType } from "../gen/retinue/manager/v1/session_pb";
 import { Isolation } from "../gen/retinue/types/v1/isolation_pb";
+import { yamlOf } from "./text";
 import { quoted } from "./words";
 
-/** The same request in four languages. */
+/** The same request in five languages. */
 export interface Commands {
   cli: string;
   python: string;
+  yaml: string;
   json: string;
   grpcurl: string;
 }
@@ -24,6 +26,7 @@ export function commandsFor(spec: SessionSpec): Commands {
   return {
     cli: cli(spec),
     python: python(spec),
+    yaml: yamlOf(withoutSecrets(spec)),
     json,
     grpcurl: [
       'grpcurl -cacert "$RETINUE_CA" -authority manager.retinue -H "Authorization: Bearer $RETINUE_TOKEN"',

@@ -1,3 +1,5 @@
+import { type Key, t } from "../text/language";
+
 /** An error of a text that the form cannot read, with the place for it to be shown at. */
 export class UnreadableText extends Error {
   constructor(
@@ -6,6 +8,11 @@ export class UnreadableText extends Error {
   ) {
     super(message);
   }
+}
+
+/** The error with words of the pages; `text` stands in them. */
+export function unreadable(field: string, key: Key, text: string): UnreadableText {
+  return new UnreadableText(field, t(key, { text }));
 }
 
 /** Splits a line as a POSIX shell does, without expansions. Throws UnreadableText on an open quote. */
@@ -34,7 +41,7 @@ export function splitWords(field: string, line: string): string[] {
       word = (word ?? "") + character;
     }
   }
-  if (quote !== "") throw new UnreadableText(field, `a quote ${quote} is not closed`);
+  if (quote !== "") throw unreadable(field, "quoteOpen", quote);
   if (word !== undefined) words.push(word);
   return words;
 }

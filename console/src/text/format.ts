@@ -35,6 +35,15 @@ export function clock(time: Timestamp | Date): string {
   return date.toLocaleTimeString(language(), { hour12: false });
 }
 
+/** A time beside an axis whose marks are `step` seconds apart: as much of it as tells them apart. */
+export function axisTime(time: Date, step: number): string {
+  const midnight = time.getHours() === 0 && time.getMinutes() === 0;
+  if (step >= 86_400 || (midnight && step >= 3600)) {
+    return time.toLocaleDateString(language(), { month: "short", day: "numeric" });
+  }
+  return step < 60 ? clock(time) : clock(time).slice(0, 5);
+}
+
 export function moment(time: Timestamp | undefined): string {
   return time === undefined ? "" : timestampDate(time).toLocaleString(language(), { hour12: false });
 }
@@ -68,11 +77,15 @@ export function amountText(slot: string, value: number): string {
   return BYTE_SLOTS.has(slot) ? bytes(value) : String(Math.round(value * 1000) / 1000);
 }
 
+/** Where a slot is in a list of them: those that every agent has come first. */
+export function slotRank(slot: string): number {
+  return COMMON_SLOTS.includes(slot) ? COMMON_SLOTS.indexOf(slot) : COMMON_SLOTS.length;
+}
+
 /** Writes amounts on one line, processors, memory and disk first. */
 export function amounts(slots: Record<string, string>): string {
-  const rank = (slot: string) => (COMMON_SLOTS.includes(slot) ? COMMON_SLOTS.indexOf(slot) : COMMON_SLOTS.length);
   return Object.keys(slots)
-    .sort((one, other) => rank(one) - rank(other) || one.localeCompare(other))
+    .sort((one, other) => slotRank(one) - slotRank(other) || one.localeCompare(other))
     .map((slot) => `${slot} ${amountText(slot, amount(slots[slot] ?? ""))}`)
     .join(" · ");
 }

@@ -1,12 +1,10 @@
 import { en, type Key } from "./en";
-import { ko } from "./ko";
 
 export type Language = "en" | "ko";
 export type { Key };
 
-type Values = Record<string, string | number | bigint>;
+export type Values = Record<string, string | number | bigint>;
 
-const CATALOGUES: Record<Language, Record<Key, string>> = { en, ko };
 const SETTING = "language";
 
 let current: Language | undefined;
@@ -31,10 +29,18 @@ export function chooseLanguage(chosen: Language): void {
   markDocument();
 }
 
-/** Returns the words of a key with values in their places. */
-export function t(key: Key, values: Values = {}): string {
-  return CATALOGUES[language()][key].replace(/\{(\w+)\}/g, (_, name: string) => {
+// Whoever reads English loads no Korean; another language loads the page again.
+const words: Record<Key, string> = language() === "ko" ? (await import("./ko")).ko : en;
+
+/** Puts values in their places in words. */
+export function fill(text: string, values: Values): string {
+  return text.replace(/\{(\w+)\}/g, (_, name: string) => {
     const value = values[name];
     return typeof value === "string" ? value : value === undefined ? "" : value.toLocaleString(language());
   });
+}
+
+/** Returns the words of a key with values in their places. */
+export function t(key: Key, values: Values = {}): string {
+  return fill(words[key], values);
 }

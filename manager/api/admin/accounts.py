@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc.aio
-from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.api.admin.audit import list_audit_records
 from retinue.manager.api.admin.quota_convert import KINDS, checked_limits, quota_message
@@ -27,11 +25,10 @@ from retinue.manager.domain.errors import (
     TokenInvalid,
 )
 from retinue.manager.domain.idle.policy import NOTHING
-from retinue.manager.domain.preconditions import InUse
+from retinue.manager.domain.preconditions import InUse, StateForbids
 from retinue.manager.domain.session.mounts import FileOwner, check_file_owner
 from retinue.manager.identity.principal import ADMIN, USER, Principal
 from retinue.manager.identity.tokens import MAX_TOKENS, TOKEN_PREFIX, hash_secret, new_secret
-from retinue.manager.server.authentication import Authenticator
 from retinue.manager.server.etags import check_etag
 from retinue.manager.server.fields import Violations
 from retinue.manager.server.interceptors import current_principal
@@ -44,12 +41,19 @@ from retinue.manager.store.fleet import groups
 from retinue.manager.store.journal import requests
 from retinue.manager.store.placement import quotas
 from retinue.manager.store.placement.quotas import Limits, QuotaRecord
-from retinue.manager.store.postgres.database import Database
 from retinue.manager.store.sessions import idle
 from retinue.manager.store.sessions.idle import OverrideRecord
 from retinue.manager.v1 import account_service_pb2 as pb
 from retinue.manager.v1 import account_service_pb2_grpc
 from retinue.rpc.times import timestamp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from sqlmodel.ext.asyncio.session import AsyncSession
+
+    from retinue.manager.server.authentication import Authenticator
+    from retinue.manager.store.postgres.database import Database
 
 MAX_MEMBERSHIPS = 1000
 MAX_DESCRIPTION = 256
@@ -77,12 +81,10 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
         self._authenticator = authenticator
 
     async def GetCaller(self, request: pb.GetCallerRequest, context: _Context) -> pb.GetCallerResponse:
-        """See the proto."""
         async with self._database.transaction() as tx:
             return pb.GetCallerResponse(user=await _user_message(tx, current_principal().name))
 
     async def CreateProject(self, request: pb.CreateProjectRequest, context: _Context) -> pb.CreateProjectResponse:
-        """See the proto."""
         violations = Violations()
         name = violations.name("project.name", request.project.name)
         violations.request_id(request.request_id)
@@ -105,7 +107,6 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
             return await requests.once(tx, caller, "CreateProject", request, pb.CreateProjectResponse, create)
 
     async def GetProject(self, request: pb.GetProjectRequest, context: _Context) -> pb.GetProjectResponse:
-        """See the proto."""
         caller = current_principal()
         async with self._database.transaction() as tx:
             found = await accounts.get_project(tx, request.name)
@@ -114,7 +115,6 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
         return pb.GetProjectResponse(project=_project_message(found))
 
     async def ListProjects(self, request: pb.ListProjectsRequest, context: _Context) -> pb.ListProjectsResponse:
-        """See the proto."""
         caller = current_principal()
         page = open_page(request.page_size, request.page_token, ["projects"])
         async with self._database.transaction() as tx:
@@ -129,7 +129,6 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
         return pb.ListProjectsResponse(projects=projects, next_page_token=token)
 
     async def DeleteProject(self, request: pb.DeleteProjectRequest, context: _Context) -> pb.DeleteProjectResponse:
-        """See the proto."""
         async with self._database.transaction() as tx:
             if await accounts.get_project(tx, request.name, lock=True) is None:
                 raise NotFound("project", request.name)
@@ -143,7 +142,6 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
         return response
 
     async def CreateUser(self, request: pb.CreateUserRequest, context: _Context) -> pb.CreateUserResponse:
-        """See the proto."""
         name, role, memberships, owner = checked_user(request)
         async with self._database.transaction() as tx:
 
@@ -174,12 +172,10 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
             return await requests.once(tx, caller, "CreateUser", request, pb.CreateUserResponse, create)
 
     async def GetUser(self, request: pb.GetUserRequest, context: _Context) -> pb.GetUserResponse:
-        """See the proto."""
         async with self._database.transaction() as tx:
             return pb.GetUserResponse(user=await _user_message(tx, request.name))
 
     async def ListUsers(self, request: pb.ListUsersRequest, context: _Context) -> pb.ListUsersResponse:
-        """See the proto."""
         page = open_page(request.page_size, request.page_token, ["users"])
         async with self._database.transaction() as tx:
             found = await accounts.list_users(tx, after=page.after[0] if page.after else "", limit=page.size + 1)
@@ -190,7 +186,6 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
         return pb.ListUsersResponse(users=users, next_page_token=token)
 
     async def DeleteUser(self, request: pb.DeleteUserRequest, context: _Context) -> pb.DeleteUserResponse:
-        """See the proto."""
         async with self._database.transaction() as tx:
             await _existing_user(tx, request.name, lock=True)
             if await accounts.user_has_live_sessions(tx, request.name):
@@ -204,7 +199,6 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
         return response
 
     async def SetMembership(self, request: pb.SetMembershipRequest, context: _Context) -> pb.SetMembershipResponse:
-        """See the proto."""
         role = checked_role(request)
         async with self._database.transaction() as tx:
             await _existing_user(tx, request.user, lock=True)
@@ -218,7 +212,6 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
     async def DeleteMembership(
         self, request: pb.DeleteMembershipRequest, context: _Context
     ) -> pb.DeleteMembershipResponse:
-        """See the proto."""
         async with self._database.transaction() as tx:
             await _existing_user(tx, request.user, lock=True)
             await _existing_project(tx, request.project)
@@ -230,7 +223,6 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
         return response
 
     async def SetFileOwner(self, request: pb.SetFileOwnerRequest, context: _Context) -> pb.SetFileOwnerResponse:
-        """See the proto."""
         violations = Violations()
         owner = _file_owner(request, "file_owner", violations)
         violations.raise_any()
@@ -240,8 +232,17 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
             user = await _user_message(tx, request.user)
             return await with_position(tx, pb.SetFileOwnerResponse(user=user))
 
+    async def SetUserRole(self, request: pb.SetUserRoleRequest, context: _Context) -> pb.SetUserRoleResponse:
+        role = checked_user_role(request)
+        async with self._database.transaction() as tx:
+            if not await accounts.set_role(tx, request.user, role):
+                raise StateForbids("no administrator would be left", f"user/{request.user}", {"user": request.user})
+            user = await _user_message(tx, request.user)
+            response = await with_position(tx, pb.SetUserRoleResponse(user=user))
+        self._authenticator.forget()
+        return response
+
     async def CreateToken(self, request: pb.CreateTokenRequest, context: _Context) -> pb.CreateTokenResponse:
-        """See the proto."""
         user = _own_or_any(request.user)
         violations = Violations()
         description = violations.text("description", request.description, MAX_DESCRIPTION)
@@ -260,7 +261,6 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
             return await with_position(tx, pb.CreateTokenResponse(token=_token_message(token), secret=secret))
 
     async def ListTokens(self, request: pb.ListTokensRequest, context: _Context) -> pb.ListTokensResponse:
-        """See the proto."""
         user = _own_or_any(request.user)
         page = open_page(request.page_size, request.page_token, ["tokens", user])
         after = (dt.datetime.fromisoformat(page.after[0]), uuid.UUID(page.after[1])) if page.after else None
@@ -273,7 +273,6 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
         return pb.ListTokensResponse(tokens=tokens, next_page_token=token)
 
     async def RevokeToken(self, request: pb.RevokeTokenRequest, context: _Context) -> pb.RevokeTokenResponse:
-        """See the proto."""
         caller = current_principal()
         violations = Violations()
         token_id = violations.uuid("token_id", request.token_id)
@@ -292,27 +291,22 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
     async def CreateConsoleTicket(
         self, request: pb.CreateConsoleTicketRequest, context: _Context
     ) -> pb.CreateConsoleTicketResponse:
-        """See the proto."""
         return await create_console_ticket(self._database, self._console_origin)
 
     async def CreateSshKey(self, request: pb.CreateSshKeyRequest, context: _Context) -> pb.CreateSshKeyResponse:
-        """See the proto."""
         response = await add_ssh_key(self._database, request)
         self._changed()
         return response
 
     async def ListSshKeys(self, request: pb.ListSshKeysRequest, context: _Context) -> pb.ListSshKeysResponse:
-        """See the proto."""
         return await list_ssh_keys(self._database, request)
 
     async def DeleteSshKey(self, request: pb.DeleteSshKeyRequest, context: _Context) -> pb.DeleteSshKeyResponse:
-        """See the proto."""
         response = await remove_ssh_key(self._database, request)
         self._changed()
         return response
 
     async def SetQuota(self, request: pb.SetQuotaRequest, context: _Context) -> pb.SetQuotaResponse:
-        """See the proto."""
         wanted = request.quota
         limits = checked_limits(wanted)
         kind, name = KINDS[wanted.kind], wanted.name
@@ -335,7 +329,6 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
         return response
 
     async def GetQuota(self, request: pb.GetQuotaRequest, context: _Context) -> pb.GetQuotaResponse:
-        """See the proto."""
         violations = Violations()
         violations.enum("kind", request.kind, pb.QuotaKind.DESCRIPTOR)
         violations.raise_any()
@@ -346,7 +339,6 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
             return pb.GetQuotaResponse(quota=(await _quota_messages(tx, found))[0])
 
     async def ListQuotas(self, request: pb.ListQuotasRequest, context: _Context) -> pb.ListQuotasResponse:
-        """See the proto."""
         violations = Violations()
         violations.enum("kind", request.kind, pb.QuotaKind.DESCRIPTOR, unspecified=True)
         if request.name and not request.kind:
@@ -363,7 +355,6 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
     async def SetIdleOverride(
         self, request: pb.SetIdleOverrideRequest, context: _Context
     ) -> pb.SetIdleOverrideResponse:
-        """See the proto."""
         wanted = request.override
         policy = checked_override(wanted)
         async with self._database.transaction() as tx:
@@ -383,7 +374,6 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
     async def ListIdleOverrides(
         self, request: pb.ListIdleOverridesRequest, context: _Context
     ) -> pb.ListIdleOverridesResponse:
-        """See the proto."""
         caller = current_principal()
         page = open_page(request.page_size, request.page_token, ["idle overrides"])
         async with self._database.transaction() as tx:
@@ -400,7 +390,6 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
     async def ListAuditRecords(
         self, request: pb.ListAuditRecordsRequest, context: _Context
     ) -> pb.ListAuditRecordsResponse:
-        """See the proto."""
         return await list_audit_records(self._database, request)
 
 
@@ -450,6 +439,14 @@ def checked_role(request: pb.SetMembershipRequest) -> str:
     violations.enum("role", request.role, pb.ProjectRole.DESCRIPTOR)
     violations.raise_any()
     return _STORED_PROJECT_ROLES[request.role]
+
+
+def checked_user_role(request: pb.SetUserRoleRequest) -> str:
+    """Returns the role to set, as stored. Raises InvalidRequest."""
+    violations = Violations()
+    role = violations.enum("role", request.role, pb.UserRole.DESCRIPTOR)
+    violations.raise_any()
+    return ADMIN if role == pb.USER_ROLE_ADMIN else USER
 
 
 def checked_user(request: pb.CreateUserRequest) -> tuple[str, str, dict[str, str], FileOwner | None]:

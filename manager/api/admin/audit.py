@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Mapping
-
-from google.protobuf.timestamp_pb2 import Timestamp
+from typing import TYPE_CHECKING
 
 from retinue.manager.identity.principal import ADMIN, USER, Kind
 from retinue.manager.server.fields import Violations
@@ -14,9 +12,13 @@ from retinue.manager.server.filters import parse_filter
 from retinue.manager.server.pages import open_page
 from retinue.manager.store.accounts import audit
 from retinue.manager.store.accounts.audit import Category, StoredRecord
-from retinue.manager.store.postgres.database import Database
 from retinue.manager.v1 import account_service_pb2 as pb
 from retinue.rpc.times import timestamp
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from retinue.manager.store.postgres.database import Database
 
 _FIELDS = frozenset(
     {"category", "principal", "address", "method", "object_kind", "object", "code", "reason", "request_id"}
@@ -36,14 +38,14 @@ _ROLES: Mapping[str, pb.UserRole.ValueType] = {USER: pb.USER_ROLE_USER, ADMIN: p
 
 
 async def list_audit_records(database: Database, request: pb.ListAuditRecordsRequest) -> pb.ListAuditRecordsResponse:
-    """See the proto."""
+    """Returns a page of the records that match filter and times. Raises InvalidRequest."""
     terms = [
         (field, operator, value.removeprefix("AUDIT_CATEGORY_") if field == "category" else value)
         for field, operator, value in parse_filter(request.filter, _FIELDS)
     ]
     violations = Violations()
-    start = _time("start_time", request.start_time, violations) if request.HasField("start_time") else None
-    end = _time("end_time", request.end_time, violations) if request.HasField("end_time") else None
+    start = violations.timestamp("start_time", request.start_time) if request.HasField("start_time") else None
+    end = violations.timestamp("end_time", request.end_time) if request.HasField("end_time") else None
     violations.raise_any()
     query = ["audit", request.filter, *(moment and moment.isoformat() for moment in (start, end))]
     page = open_page(request.page_size, request.page_token, query)
@@ -82,11 +84,3 @@ def record_message(record: StoredRecord) -> pb.AuditRecord:
         manager=record.manager,
         count=record.count,
     )
-
-
-def _time(path: str, value: Timestamp, violations: Violations) -> dt.datetime | None:
-    try:
-        return value.ToDatetime(dt.UTC)
-    except (ValueError, OverflowError):
-        violations.add(path, "is not a valid time")
-        return None

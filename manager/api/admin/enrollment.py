@@ -4,25 +4,34 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-from collections.abc import Callable
-from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 
 from retinue.manager.domain.errors import AgentRevoked, InvalidRequest, JoinTokenInvalid, MethodDenied
-from retinue.manager.identity.authority import Authority, BadCertificateRequest, Certificate, certificate_fingerprint
+from retinue.manager.identity.authority import (
+    Authority,
+    BadCertificateRequest,
+    Certificate,
+    certificate_fingerprint,
+    enrolment_fingerprint,
+)
 from retinue.manager.identity.principal import Kind
 from retinue.manager.identity.recovery import Recoveries, Recovery
 from retinue.manager.identity.tokens import JOIN_TOKEN_PREFIX, hash_secret, is_secret
 from retinue.manager.server.fields import Violations
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.store.fleet import agents, routers
-from retinue.manager.store.postgres.database import Database
 from retinue.manager.v1 import enrollment_service_pb2 as pb
 from retinue.manager.v1 import enrollment_service_pb2_grpc
 from retinue.manager.v1 import fleet_service_pb2 as fleet_pb
 from retinue.rpc.times import timestamp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+    from retinue.manager.store.postgres.database import Database
 
 _log = logging.getLogger(__name__)
 
@@ -67,22 +76,29 @@ class EnrollmentServicer(enrollment_service_pb2_grpc.EnrollmentServiceServicer):
         self._moved = moved
 
     async def Enroll(self, request: pb.EnrollRequest, context: _Context) -> pb.EnrollResponse:
-        """See the proto."""
         if not is_secret(request.join_token, JOIN_TOKEN_PREFIX):
             raise JoinTokenInvalid
         secret_hash = hash_secret(request.join_token)
+        enrolment = enrolment_fingerprint(secret_hash, request.certificate_request)
+        kind = Kind.ROUTER if request.kind == pb.NODE_KIND_ROUTER else Kind.AGENT
+        store = _store(kind)
         async with self._database.transaction() as tx:
-            # A caller without a token does not learn what else is wrong.
-            if not await agents.is_join_token(tx, secret_hash):
-                raise JoinTokenInvalid
-            violations = Violations()
-            violations.name("agent_id", request.agent_id)
-            violations.raise_any()
-            kind = checked_kind(request)
-            store = _store(kind)
-            generation = await store.enrol(tx, secret_hash, request.agent_id)
+            registration = await store.read_registration(tx, request.agent_id)
+            # What asked for a certificate that was not shown yet is known: the answer to the same request was lost.
+            if registration is not None and enrolment and registration.former_certificate == enrolment:
+                generation = registration.generation
+            else:
+                # A caller without a token does not learn what else is wrong.
+                if not await agents.is_join_token(tx, secret_hash):
+                    raise JoinTokenInvalid
+                violations = Violations()
+                violations.name("agent_id", request.agent_id)
+                violations.raise_any()
+                checked_kind(request)
+                generation = await store.enrol(tx, secret_hash, request.agent_id)
             certificate = self._issue(kind, request.agent_id, generation, request.certificate_request)
-            await store.renew(tx, request.agent_id, generation, certificate_fingerprint(certificate.certificate))
+            fingerprint = certificate_fingerprint(certificate.certificate)
+            await store.renew(tx, request.agent_id, generation, fingerprint, shown=enrolment)
         return pb.EnrollResponse(
             certificate=certificate.certificate.decode(),
             ca_certificate=self._authority.certificate.decode(),
@@ -91,7 +107,6 @@ class EnrollmentServicer(enrollment_service_pb2_grpc.EnrollmentServiceServicer):
         )
 
     async def Announce(self, request: pb.AnnounceRequest, context: _Context) -> pb.AnnounceResponse:
-        """See the proto."""
         _check_self(request.agent_id)
         violations = Violations()
         violations.address("address", request.address)
@@ -116,7 +131,6 @@ class EnrollmentServicer(enrollment_service_pb2_grpc.EnrollmentServiceServicer):
     async def RenewCertificate(
         self, request: pb.RenewCertificateRequest, context: _Context
     ) -> pb.RenewCertificateResponse:
-        """See the proto."""
         _check_self(request.agent_id)
         caller = current_principal()
         certificate = self._issue(caller.kind, request.agent_id, caller.generation, request.certificate_request)
@@ -138,7 +152,6 @@ class EnrollmentServicer(enrollment_service_pb2_grpc.EnrollmentServiceServicer):
         )
 
     async def BeginRecovery(self, request: pb.BeginRecoveryRequest, context: _Context) -> pb.BeginRecoveryResponse:
-        """See the proto."""
         kind = _checked_node(request)
         async with self._database.transaction() as tx:
             registration = await _store(kind).read_registration(tx, request.agent_id)
@@ -147,7 +160,6 @@ class EnrollmentServicer(enrollment_service_pb2_grpc.EnrollmentServiceServicer):
     async def RecoverCertificate(
         self, request: pb.RecoverCertificateRequest, context: _Context
     ) -> pb.RecoverCertificateResponse:
-        """See the proto."""
         kind = _checked_node(request)
         recovery = Recovery(
             kind, request.agent_id, request.certificate, request.challenge, request.proof, request.certificate_request

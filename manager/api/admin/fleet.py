@@ -5,14 +5,12 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import uuid
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc.aio
-from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.api.admin.enrollment import checked_kind
 from retinue.manager.api.admin.fleet_convert import (
@@ -27,12 +25,12 @@ from retinue.manager.api.admin.fleet_convert import (
     shares_for_user,
 )
 from retinue.manager.api.admin.group_policy import changed_policy, new_policy
+from retinue.manager.api.admin.share_histories import list_share_histories
 from retinue.manager.dispatch.agent_values import attempt_key
 from retinue.manager.domain.agents.agent_conditions import OUT_OF_BOUNDS, with_condition, with_loss_confirmed
 from retinue.manager.domain.errors import MAX_NAMES, InvalidRequest, NameTaken, NotFound
 from retinue.manager.domain.preconditions import InUse
 from retinue.manager.domain.session.attempts import attempt_id
-from retinue.manager.identity.authority import Authority
 from retinue.manager.identity.tokens import JOIN_TOKEN_PREFIX, hash_secret, new_secret
 from retinue.manager.server.etags import check_etag
 from retinue.manager.server.fields import Violations
@@ -44,15 +42,22 @@ from retinue.manager.session.transaction import UnreadableSessionError, terminat
 from retinue.manager.store.accounts import ssh_keys
 from retinue.manager.store.endpoints import endpoints
 from retinue.manager.store.fleet import agent_conditions, agents, groups, routers
-from retinue.manager.store.fleet.agents import AgentRecord
 from retinue.manager.store.fleet.groups import GroupRecord
 from retinue.manager.store.journal import journal, requests
 from retinue.manager.store.placement import ledger, orphans
-from retinue.manager.store.postgres.database import Database
 from retinue.manager.store.sessions import conditions
 from retinue.manager.v1 import fleet_service_pb2 as pb
 from retinue.manager.v1 import fleet_service_pb2_grpc
 from retinue.rpc.times import timestamp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlmodel.ext.asyncio.session import AsyncSession
+
+    from retinue.manager.identity.authority import Authority
+    from retinue.manager.store.fleet.agents import AgentRecord
+    from retinue.manager.store.postgres.database import Database
 
 _log = logging.getLogger(__name__)
 
@@ -79,12 +84,10 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
         self._authority = authority
 
     async def GetAgent(self, request: pb.GetAgentRequest, context: _Context) -> pb.GetAgentResponse:
-        """See the proto."""
         async with self._database.transaction() as tx:
             return pb.GetAgentResponse(agent=_agent_shown(await _agent_message(tx, request.agent)))
 
     async def ListAgents(self, request: pb.ListAgentsRequest, context: _Context) -> pb.ListAgentsResponse:
-        """See the proto."""
         terms = [
             (field, operator, value.removeprefix(_STATE_PREFIX) if field == "state" else value)
             for field, operator, value in parse_filter(request.filter, agents.FILTER_FIELDS)
@@ -100,7 +103,6 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
         return pb.ListAgentsResponse(agents=listed, next_page_token=token)
 
     async def DrainAgent(self, request: pb.DrainAgentRequest, context: _Context) -> pb.DrainAgentResponse:
-        """See the proto."""
         deadline = None
         if request.HasField("deadline"):
             violations = Violations()
@@ -112,7 +114,6 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
         return response
 
     async def UndrainAgent(self, request: pb.UndrainAgentRequest, context: _Context) -> pb.UndrainAgentResponse:
-        """See the proto."""
         return await self._set_drained(pb.UndrainAgentResponse(), request, drained=False)
 
     async def _set_drained(
@@ -154,11 +155,9 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
             self._changed()
 
     async def RevokeAgent(self, request: pb.RevokeAgentRequest, context: _Context) -> pb.RevokeAgentResponse:
-        """See the proto."""
         return await self._revoke(pb.RevokeAgentResponse(), request)
 
     async def DeleteAgent(self, request: pb.DeleteAgentRequest, context: _Context) -> pb.DeleteAgentResponse:
-        """See the proto."""
         return await self._revoke(pb.DeleteAgentResponse(), request, only_idle=True)
 
     async def _revoke(
@@ -181,7 +180,6 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
     async def ConfirmLostAgents(
         self, request: pb.ConfirmLostAgentsRequest, context: _Context
     ) -> pb.ConfirmLostAgentsResponse:
-        """See the proto."""
         group, wanted = request.resource_group, sorted(set(request.agents))
         if not group and not wanted:
             raise InvalidRequest([("agents", "must name agents when there is no resource_group")])
@@ -207,7 +205,6 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
         return response
 
     async def ListOrphans(self, request: pb.ListOrphansRequest, context: _Context) -> pb.ListOrphansResponse:
-        """See the proto."""
         page = open_page(request.page_size, request.page_token, ["orphans", request.agent])
         after = (page.after[0], uuid.UUID(page.after[1]), int(page.after[2])) if page.after else None
         async with self._database.transaction() as tx:
@@ -220,7 +217,6 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
         return pb.ListOrphansResponse(orphans=listed, next_page_token=token)
 
     async def EndOrphans(self, request: pb.EndOrphansRequest, context: _Context) -> pb.EndOrphansResponse:
-        """See the proto."""
         if len(request.attempt_ids) > MAX_ORPHANS:
             raise InvalidRequest([("attempt_ids", f"must be at most {MAX_ORPHANS}")])
         keys = [attempt_key(text) for text in request.attempt_ids]
@@ -243,7 +239,6 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
             return await with_position(tx, pb.EndOrphansResponse(attempt_ids=ended))
 
     async def GetRouter(self, request: pb.GetRouterRequest, context: _Context) -> pb.GetRouterResponse:
-        """See the proto."""
         async with self._database.transaction() as tx:
             found = await routers.read(tx, request.router)
         if found is None:
@@ -251,7 +246,6 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
         return pb.GetRouterResponse(router=router_message(found))
 
     async def ListRouters(self, request: pb.ListRoutersRequest, context: _Context) -> pb.ListRoutersResponse:
-        """See the proto."""
         page = open_page(request.page_size, request.page_token, ["routers"])
         async with self._database.transaction() as tx:
             found = await routers.list_page(tx, page.after[0] if page.after else "", page.size + 1)
@@ -261,7 +255,6 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
         return pb.ListRoutersResponse(routers=listed, next_page_token=token)
 
     async def RevokeRouter(self, request: pb.RevokeRouterRequest, context: _Context) -> pb.RevokeRouterResponse:
-        """See the proto."""
         async with self._database.transaction() as tx:
             found = await routers.revoke(tx, request.router)
             if found is None:
@@ -271,7 +264,6 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
     async def GetResourceGroup(
         self, request: pb.GetResourceGroupRequest, context: _Context
     ) -> pb.GetResourceGroupResponse:
-        """See the proto."""
         async with self._database.transaction() as tx:
             group = group_message(await _existing_group(tx, request.name))
             return pb.GetResourceGroupResponse(resource_group=_group_shown(group))
@@ -279,7 +271,6 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
     async def ListResourceGroups(
         self, request: pb.ListResourceGroupsRequest, context: _Context
     ) -> pb.ListResourceGroupsResponse:
-        """See the proto."""
         page = open_page(request.page_size, request.page_token, ["groups"])
         async with self._database.transaction() as tx:
             found = await groups.list_page(tx, after=page.after[0] if page.after else "", limit=page.size + 1)
@@ -290,7 +281,6 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
     async def CreateResourceGroup(
         self, request: pb.CreateResourceGroupRequest, context: _Context
     ) -> pb.CreateResourceGroupResponse:
-        """See the proto."""
         violations = Violations()
         name = violations.name("resource_group.name", request.resource_group.name)
         violations.request_id(request.request_id)
@@ -317,7 +307,6 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
     async def UpdateResourceGroup(
         self, request: pb.UpdateResourceGroupRequest, context: _Context
     ) -> pb.UpdateResourceGroupResponse:
-        """See the proto."""
         wanted = request.resource_group
         async with self._database.transaction() as tx:
             group = await _existing_group(tx, wanted.name, lock=True)
@@ -337,7 +326,6 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
     async def DeleteResourceGroup(
         self, request: pb.DeleteResourceGroupRequest, context: _Context
     ) -> pb.DeleteResourceGroupResponse:
-        """See the proto."""
         async with self._database.transaction() as tx:
             group = await _existing_group(tx, request.name, lock=True)
             check_etag(request.etag, group.version)
@@ -349,7 +337,6 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
             return await with_position(tx, pb.DeleteResourceGroupResponse())
 
     async def ListShares(self, request: pb.ListSharesRequest, context: _Context) -> pb.ListSharesResponse:
-        """See the proto."""
         name = request.resource_group or DEFAULT_GROUP
         async with self._database.transaction() as tx:
             await _existing_group(tx, name)
@@ -357,8 +344,16 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
         messages, caller = [share_message(share) for share in shares], current_principal()
         return pb.ListSharesResponse(shares=messages) if caller.is_admin else shares_for_user(messages, caller.name)
 
-    async def VerifyLedger(self, request: pb.VerifyLedgerRequest, context: _Context) -> pb.VerifyLedgerResponse:
+    async def ListShareHistories(
+        self, request: pb.ListShareHistoriesRequest, context: _Context
+    ) -> pb.ListShareHistoriesResponse:
         """See the proto."""
+        name = request.resource_group or DEFAULT_GROUP
+        async with self._database.transaction() as tx:
+            group = await _existing_group(tx, name)
+            return await list_share_histories(tx, group, request)
+
+    async def VerifyLedger(self, request: pb.VerifyLedgerRequest, context: _Context) -> pb.VerifyLedgerResponse:
         async with self._database.transaction() as tx:
             await ledger.freeze(tx)
             if request.resource_group:
@@ -376,7 +371,6 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
     async def CreateJoinToken(
         self, request: pb.CreateJoinTokenRequest, context: _Context
     ) -> pb.CreateJoinTokenResponse:
-        """See the proto."""
         violations = Violations()
         if request.agent:
             violations.name("agent", request.agent)

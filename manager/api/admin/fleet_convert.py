@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from google.protobuf.duration_pb2 import Duration
 
@@ -11,17 +11,10 @@ from retinue.manager.api.admin import scheduling_policy
 from retinue.manager.api.sessions.idle_convert import policy_message
 from retinue.manager.api.sessions.isolation_convert import isolation_number
 from retinue.manager.api.sessions.pull_policy_convert import pull_policy_number
-from retinue.manager.domain.session.attempts import AgentCondition
 from retinue.manager.domain.session.images import PullPolicy
 from retinue.manager.domain.session.ipam import check_underlay
 from retinue.manager.domain.session.isolation import Isolation
-from retinue.manager.domain.session.mounts import MountRoot
 from retinue.manager.server.etags import etag
-from retinue.manager.store.fleet.agents import AgentRecord, Load
-from retinue.manager.store.fleet.groups import GroupRecord, ShareRecord
-from retinue.manager.store.fleet.routers import RouterRecord
-from retinue.manager.store.placement.ledger import Mismatch
-from retinue.manager.store.placement.orphans import OrphanRecord
 from retinue.manager.store.postgres.documents import Unreadable
 from retinue.manager.v1 import fleet_service_pb2 as pb
 from retinue.manager.v1 import session_pb2
@@ -29,6 +22,17 @@ from retinue.rpc.core.amounts import format_amount, parse_amount
 from retinue.rpc.times import timestamp
 from retinue.rpc.version import builds_differ, software_version
 from retinue.types.v1 import runtime_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from retinue.manager.domain.session.attempts import AgentCondition
+    from retinue.manager.domain.session.mounts import MountRoot
+    from retinue.manager.store.fleet.agents import AgentRecord, Load
+    from retinue.manager.store.fleet.groups import GroupRecord, ShareRecord
+    from retinue.manager.store.fleet.routers import RouterRecord
+    from retinue.manager.store.placement.ledger import Mismatch
+    from retinue.manager.store.placement.orphans import OrphanRecord
 
 _log = logging.getLogger(__name__)
 

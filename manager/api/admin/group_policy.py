@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-
-from google.protobuf.duration_pb2 import Duration
-from google.protobuf.field_mask_pb2 import FieldMask
+from typing import TYPE_CHECKING
 
 from retinue.manager.api.admin import scheduling_policy
 from retinue.manager.api.sessions.idle_convert import checked_policy
 from retinue.manager.api.sessions.isolation_convert import ISOLATIONS, isolation_number
 from retinue.manager.api.sessions.pull_policy_convert import PULL_POLICIES
-from retinue.manager.domain.idle.policy import IdlePolicy
-from retinue.manager.domain.scheduling.policy import Policy
 from retinue.manager.domain.scheduling.records import DEFAULT_RULE
 from retinue.manager.domain.session.admission import MAX_GRACE_SECONDS
 from retinue.manager.domain.session.image_registries import check_patterns
 from retinue.manager.domain.session.isolation import Isolation
-from retinue.manager.domain.session.isolation_policy import IsolationPolicy
 from retinue.manager.domain.session.mounts import MountRoot, check_roots
 from retinue.manager.domain.session.spec import DEFAULT_GRACE_SECONDS
-from retinue.manager.server.fields import Violations
-from retinue.manager.store.fleet.groups import GroupPolicy
 from retinue.manager.v1 import fleet_service_pb2 as pb
 from retinue.manager.v1.session_pb2 import SessionType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from google.protobuf.duration_pb2 import Duration
+    from google.protobuf.field_mask_pb2 import FieldMask
+
+    from retinue.manager.domain.idle.policy import IdlePolicy
+    from retinue.manager.domain.scheduling.policy import Policy
+    from retinue.manager.domain.session.isolation_policy import IsolationPolicy
+    from retinue.manager.server.fields import Violations
+    from retinue.manager.store.fleet.groups import GroupPolicy
 
 DEFAULT_START_TIMEOUT = dt.timedelta(minutes=10)
 SHORTEST_START_TIMEOUT, LONGEST_START_TIMEOUT = dt.timedelta(seconds=1), dt.timedelta(days=1)

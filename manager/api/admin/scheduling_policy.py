@@ -7,10 +7,8 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from google.protobuf.descriptor import EnumDescriptor
-from google.protobuf.duration_pb2 import Duration
 from google.protobuf.field_mask_pb2 import FieldMask
 
 from retinue.manager.domain.scheduling.policy import Policy, PolicyError
@@ -18,6 +16,10 @@ from retinue.manager.scheduling import strategies as known
 from retinue.manager.scheduling.custom import AGENT_ENTRY_POINTS, SESSION_ENTRY_POINTS
 from retinue.manager.server.fields import Violations
 from retinue.manager.v1 import scheduling_policy_pb2 as pb
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor import EnumDescriptor
+    from google.protobuf.duration_pb2 import Duration
 
 DEFAULT_SESSION_STRATEGY, DEFAULT_AGENT_STRATEGY = known.DRF, known.CONCENTRATED
 FIELDS = tuple(field.name for field in pb.SchedulingPolicy.DESCRIPTOR.fields)

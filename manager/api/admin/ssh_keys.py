@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from retinue.manager.domain.errors import InvalidRequest, MethodDenied, NameTaken, NotFound, QuotaExceeded
 from retinue.manager.domain.session.events import AccessMethod, KernelAccess
 from retinue.manager.domain.session.ssh_keys import MAX_COMMENT, parse_public_key
@@ -10,10 +12,12 @@ from retinue.manager.server.journal_positions import with_position
 from retinue.manager.server.pages import open_page
 from retinue.manager.session import access_log
 from retinue.manager.store.accounts import accounts, ssh_keys
-from retinue.manager.store.accounts.ssh_keys import SshKeyRecord
-from retinue.manager.store.postgres.database import Database, Transaction
 from retinue.manager.v1 import account_service_pb2 as pb
 from retinue.rpc.times import timestamp
+
+if TYPE_CHECKING:
+    from retinue.manager.store.accounts.ssh_keys import SshKeyRecord
+    from retinue.manager.store.postgres.database import Database, Transaction
 
 MAX_KEYS = 32
 

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import logging
-from collections.abc import Sequence
-
-from google.protobuf.duration_pb2 import Duration
+from typing import TYPE_CHECKING
 
 from retinue.manager.api.sessions.convert import conditions
 from retinue.manager.api.sessions.spec_convert import spec_message
+from retinue.manager.dispatch.probe_messages import probe_message
 from retinue.manager.domain.endpoints import measures
 from retinue.manager.domain.endpoints.model import AccessPolicy, Algorithm, HashSource, RoutingPolicy
 from retinue.manager.domain.endpoints.observation import endpoint_state
 from retinue.manager.domain.endpoints.rollout import BlueGreen, Canary, Rolling, RolloutPolicy, effective_shares
-from retinue.manager.domain.endpoints.scaling import Decision, Rate
-from retinue.manager.domain.endpoints.spec import EndpointSettings, ReplicaSpec, RevisionSpec
 from retinue.manager.domain.endpoints.states import FINISHED_ROLLOUTS, SERVING, ReplicaState
-from retinue.manager.domain.session.probes import Probe, ProbeKind
-from retinue.manager.domain.session.spec_views import SpecView
 from retinue.manager.endpoints.fleet import (
     EndpointView,
     UnreadableEndpointError,
@@ -28,15 +22,22 @@ from retinue.manager.endpoints.fleet import (
     rollout_of,
 )
 from retinue.manager.server.etags import etag
-from retinue.manager.store.endpoints.endpoint_replicas import ReplicaRecord
-from retinue.manager.store.endpoints.endpoint_revisions import RevisionRecord
-from retinue.manager.store.endpoints.endpoint_rollouts import RolloutRecord
-from retinue.manager.store.endpoints.endpoints import FloorRecord
 from retinue.manager.v1 import endpoint_pb2 as pb
 from retinue.manager.v1 import session_pb2
-from retinue.rpc import times
-from retinue.rpc.times import timestamp
-from retinue.types.v1 import cors_pb2, probe_pb2
+from retinue.rpc.times import milliseconds, timestamp
+from retinue.types.v1 import cors_pb2
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Sequence
+
+    from retinue.manager.domain.endpoints.scaling import Decision, Rate
+    from retinue.manager.domain.endpoints.spec import EndpointSettings, ReplicaSpec, RevisionSpec
+    from retinue.manager.domain.session.spec_views import SpecView
+    from retinue.manager.store.endpoints.endpoint_replicas import ReplicaRecord
+    from retinue.manager.store.endpoints.endpoint_revisions import RevisionRecord
+    from retinue.manager.store.endpoints.endpoint_rollouts import RolloutRecord
+    from retinue.manager.store.endpoints.endpoints import FloorRecord
 
 _log = logging.getLogger(__name__)
 
@@ -144,35 +145,15 @@ def _replica_spec(spec: ReplicaSpec, session: session_pb2.SessionSpec) -> pb.Rev
         session=session,
         port=spec.port,
         protocol=pb.AppProtocol.Value(f"APP_PROTOCOL_{spec.protocol}"),
-        startup=None if spec.startup is None else _probe(spec.startup),
-        readiness=None if spec.readiness is None else _probe(spec.readiness),
-        liveness=None if spec.liveness is None else _probe(spec.liveness),
+        startup=None if spec.startup is None else probe_message(spec.startup),
+        readiness=None if spec.readiness is None else probe_message(spec.readiness),
+        liveness=None if spec.liveness is None else probe_message(spec.liveness),
         max_concurrency=spec.max_concurrency,
         queue=spec.queue,
-        start_timeout=duration(spec.start_timeout),
-        drain_timeout=duration(spec.drain_timeout),
+        start_timeout=milliseconds(spec.start_timeout),
+        drain_timeout=milliseconds(spec.drain_timeout),
         metrics_path=spec.metrics_path,
     )
-
-
-def _probe(probe: Probe) -> probe_pb2.Probe:
-    message = probe_pb2.Probe(
-        period=duration(probe.period),
-        timeout=duration(probe.timeout),
-        failures=probe.failures,
-        successes=probe.successes,
-    )
-    match probe.kind:
-        case ProbeKind.HTTP:
-            message.http.path, message.http.port = probe.path, probe.port
-            message.http.min_status, message.http.max_status = probe.min_status, probe.max_status
-        case ProbeKind.TCP:
-            message.tcp.port = probe.port
-        case ProbeKind.GRPC:
-            message.grpc.service = probe.service
-        case ProbeKind.EXEC:
-            message.exec.command.extend(probe.command)
-    return message
 
 
 def _scaling(settings: EndpointSettings) -> pb.ScalingPolicy:
@@ -181,11 +162,11 @@ def _scaling(settings: EndpointSettings) -> pb.ScalingPolicy:
         min=policy.min,
         max=policy.max,
         metrics=[] if settings.default_metric else [metric_message(item.name, item.target) for item in policy.metrics],
-        stable_window=duration(policy.stable),
-        burst_window=duration(policy.burst),
-        hold_up=duration(policy.hold_up),
-        hold_down=duration(policy.hold_down),
-        idle_after=duration(policy.idle_after),
+        stable_window=milliseconds(policy.stable),
+        burst_window=milliseconds(policy.burst),
+        hold_up=milliseconds(policy.hold_up),
+        hold_down=milliseconds(policy.hold_down),
+        idle_after=milliseconds(policy.idle_after),
         burst_percent=policy.burst_percent,
         tolerance_percent=policy.tolerance_percent,
         up=_rate(policy.up),
@@ -194,7 +175,7 @@ def _scaling(settings: EndpointSettings) -> pb.ScalingPolicy:
             pb.ScalingSchedule(
                 cron=item.cron,
                 time_zone=item.time_zone,
-                duration=duration(item.duration),
+                duration=milliseconds(item.duration),
                 replicas=item.replicas,
             )
             for item in settings.schedules
@@ -222,15 +203,15 @@ def metric_message(name: str, target: int) -> pb.ScalingMetric:
 
 
 def _rate(rate: Rate) -> pb.ScalingRate:
-    return pb.ScalingRate(percent=rate.percent, step=rate.step, period=duration(rate.period))
+    return pb.ScalingRate(percent=rate.percent, step=rate.step, period=milliseconds(rate.period))
 
 
 def _routing(policy: RoutingPolicy) -> pb.RoutingPolicy:
     message = pb.RoutingPolicy(
         algorithm=pb.RoutingAlgorithm.Value(f"ROUTING_ALGORITHM_{policy.algorithm}"),
-        request_timeout=duration(policy.request_timeout_ms),
-        idle_timeout=duration(policy.idle_timeout_ms),
-        hold_timeout=duration(policy.hold_timeout_ms),
+        request_timeout=milliseconds(policy.request_timeout_ms),
+        idle_timeout=milliseconds(policy.idle_timeout_ms),
+        hold_timeout=milliseconds(policy.hold_timeout_ms),
         hold_limit=policy.hold_limit,
         retry_idempotent=policy.retry_idempotent,
         hosts=policy.hosts,
@@ -247,7 +228,7 @@ def _routing(policy: RoutingPolicy) -> pb.RoutingPolicy:
         message.picker.address, message.picker.ca = policy.picker_address, policy.picker_ca
     if policy.affinity is not None:
         message.affinity.cookie = policy.affinity.cookie
-        message.affinity.lifetime.CopyFrom(duration(policy.affinity.lifetime_ms))
+        message.affinity.lifetime.CopyFrom(milliseconds(policy.affinity.lifetime_ms))
     if policy.cors is not None:
         cors = policy.cors
         message.cors.CopyFrom(
@@ -256,7 +237,7 @@ def _routing(policy: RoutingPolicy) -> pb.RoutingPolicy:
                 methods=cors.methods,
                 headers=cors.headers,
                 credentials=cors.credentials,
-                max_age=duration(cors.max_age_ms),
+                max_age=milliseconds(cors.max_age_ms),
             )
         )
     return message
@@ -268,24 +249,24 @@ def _access(policy: AccessPolicy) -> pb.AccessPolicy:
     )
     if policy.per_token is not None:
         message.per_token.requests = policy.per_token.requests
-        message.per_token.period.CopyFrom(duration(policy.per_token.period_ms))
+        message.per_token.period.CopyFrom(milliseconds(policy.per_token.period_ms))
     return message
 
 
 def _rollout_spec(policy: RolloutPolicy) -> pb.RolloutSpec:
-    message = pb.RolloutSpec(progress_timeout=duration(policy.progress_timeout))
+    message = pb.RolloutSpec(progress_timeout=milliseconds(policy.progress_timeout))
     match policy.strategy:
         case Rolling(surge, unavailable):
             for name, amount in (("max_surge", surge), ("max_unavailable", unavailable)):
                 text = f"{amount.percent}%" if amount.percent else str(amount.number)
                 setattr(message.rolling, name, text)
         case BlueGreen(keep_old, automatic):
-            message.blue_green.keep_old.CopyFrom(duration(keep_old))
+            message.blue_green.keep_old.CopyFrom(milliseconds(keep_old))
             message.blue_green.automatic = automatic
         case Canary(steps):
             message.canary.SetInParent()
             for step in steps:
-                hold = None if step.hold is None else duration(step.hold)
+                hold = None if step.hold is None else milliseconds(step.hold)
                 message.canary.steps.add(percent=step.percent, hold=hold)
     if policy.abort_on is not None:
         message.abort_on.error_percent = policy.abort_on.error_percent
@@ -371,8 +352,3 @@ def thousandths(value: int) -> str:
     """Returns a number of thousandths as a decimal number."""
     whole, rest = divmod(value, 1_000)
     return f"{whole}.{rest:03d}".rstrip("0").rstrip(".")
-
-
-def duration(milliseconds: int) -> Duration:
-    """Returns a duration."""
-    return times.duration(milliseconds / 1000)

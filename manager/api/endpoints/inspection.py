@@ -8,33 +8,39 @@ import asyncio
 import contextlib
 import datetime as dt
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable
+from typing import TYPE_CHECKING
 
 from retinue.manager.api.endpoints.convert import (
     bounded,
     decision_message,
-    duration,
     endpoint_message,
     listed_revision,
     replica_message,
+    thousandths,
 )
 from retinue.manager.api.endpoints.requests import find_endpoint, read_endpoint, shown_endpoint
 from retinue.manager.api.visibility import full_view
 from retinue.manager.domain import errors
 from retinue.manager.domain.endpoints import measures
+from retinue.manager.domain.endpoints.history import INTERVAL_MS, KEPT_SAMPLES, EndpointSample
 from retinue.manager.domain.endpoints.model import EndpointTraffic, RevisionTraffic
 from retinue.manager.domain.endpoints.replicas import ready_counts
-from retinue.manager.domain.endpoints.scaling import Decision
 from retinue.manager.domain.endpoints.states import ReplicaState
 from retinue.manager.domain.session.spec_views import SpecView
-from retinue.manager.endpoints.controller import EndpointController
 from retinue.manager.endpoints.fleet import EndpointView, UnreadableEndpointError
 from retinue.manager.server.fields import Violations
 from retinue.manager.store.endpoints import endpoint_replicas, endpoints
 from retinue.manager.store.leadership import leadership
-from retinue.manager.store.postgres.database import Database, Transaction
 from retinue.manager.v1 import endpoint_pb2 as epb
 from retinue.manager.v1 import endpoint_service_pb2 as pb
+from retinue.rpc.times import milliseconds
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Iterable
+
+    from retinue.manager.domain.endpoints.scaling import Decision
+    from retinue.manager.endpoints.controller import EndpointController
+    from retinue.manager.store.postgres.database import Database, Transaction
 
 # Of the output of a replica that failed.
 _OUTPUT_BYTES = 4_096
@@ -42,6 +48,8 @@ _FAILED_SHOWN, _CHANGES_SHOWN = 5, 20
 _DEFAULT_SECONDS = 2.0
 _SHORTEST, _LONGEST = dt.timedelta(seconds=1), dt.timedelta(seconds=60)
 _MEDIAN, _P95 = 500, 950
+_HISTORY = dt.timedelta(milliseconds=INTERVAL_MS * KEPT_SAMPLES)
+_DECISIONS_SHOWN = 200
 
 
 async def explain(
@@ -96,11 +104,7 @@ async def stream_stats(
     before: EndpointTraffic | None = None
     began = time.monotonic()
     while True:
-        leading = controller()
-        if leading is None:
-            async with database.transaction() as tx:
-                holder = await leadership.read_holder(tx)
-            raise errors.Unavailable(f"this manager does not lead: ask {holder or 'another'}")
+        leading = await _leading(database, controller)
         traffic = leading.traffic()
         async with database.transaction() as tx:
             view = await read_endpoint(tx, endpoint_id)
@@ -124,6 +128,54 @@ async def stream_stats(
         await asyncio.sleep(seconds)
 
 
+async def _leading(database: Database, controller: Callable[[], EndpointController | None]) -> EndpointController:
+    """Returns the controller of this manager. Raises Unavailable when another leads."""
+    leading = controller()
+    if leading is None:
+        async with database.transaction() as tx:
+            holder = await leadership.read_holder(tx)
+        raise errors.Unavailable(f"this manager does not lead: ask {holder or 'another'}")
+    return leading
+
+
+async def read_history(
+    database: Database, controller: Callable[[], EndpointController | None], request: pb.GetEndpointHistoryRequest
+) -> pb.GetEndpointHistoryResponse:
+    """Returns the samples of this term, and what decided the targets."""
+    violations = Violations()
+    since = violations.timestamp("since_time", request.since_time) if request.HasField("since_time") else None
+    violations.raise_any()
+    async with database.transaction() as tx:
+        endpoint_id = (await find_endpoint(tx, request.endpoint)).record.id
+        now = await endpoints.read_clock(tx)
+        found = await endpoints.read_decisions(tx, endpoint_id, _DECISIONS_SHOWN)
+    if since is None:
+        since = now - _HISTORY
+    leading = await _leading(database, controller)
+    samples = leading.history(endpoint_id, int(since.timestamp() * 1_000))
+    decisions = [(decision, made_at) for decision, made_at in reversed(found) if made_at >= since]
+    return pb.GetEndpointHistoryResponse(samples=map(_sample, samples), decisions=_changes(decisions))
+
+
+def _sample(sample: EndpointSample) -> pb.EndpointSample:
+    rates = sample.rates
+    message = pb.EndpointSample(
+        target=sample.target,
+        ready_replicas=sample.ready,
+        starting_replicas=sample.starting,
+        recommendation=None if sample.recommendation is None else bounded(sample.recommendation),
+        metrics={name: thousandths(total) for name, total in sample.metrics.items()},
+        held=bounded(sample.held),
+        in_flight=None if sample.in_flight is None else bounded(sample.in_flight),
+        requests_per_second=None if rates.requests is None else rates.requests / 1_000,
+        errors_per_second=None if rates.errors is None else rates.errors / 1_000,
+        latency_p50=None if rates.latency_p50 is None else milliseconds(rates.latency_p50),
+        latency_p95=None if rates.latency_p95 is None else milliseconds(rates.latency_p95),
+    )
+    message.time.FromMilliseconds(sample.time)
+    return message
+
+
 def _revisions(
     view: EndpointView, now: dt.datetime, before: EndpointTraffic | None, traffic: EndpointTraffic, elapsed: float
 ) -> list[pb.RevisionStats]:
@@ -142,8 +194,8 @@ def _revisions(
             requests_per_second=requests / elapsed,
             errors_per_second=wrong / elapsed,
         )
-        for field, thousandths in ((message.latency_p50, _MEDIAN), (message.latency_p95, _P95)):
-            if (slowest := measures.quantile(buckets, thousandths)) is not None:
-                field.CopyFrom(duration(slowest))
+        for field, quantile in ((message.latency_p50, _MEDIAN), (message.latency_p95, _P95)):
+            if (slowest := measures.quantile(buckets, quantile)) is not None:
+                field.CopyFrom(milliseconds(slowest))
         found.append(message)
     return found

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import logging
-import uuid
-from collections.abc import Collection, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
-
-from google.protobuf.field_mask_pb2 import FieldMask
 
 from retinue.manager.api.endpoints.convert import endpoint_message
 from retinue.manager.api.endpoints.settings_convert import Reader
@@ -19,7 +16,6 @@ from retinue.manager.domain import errors
 from retinue.manager.domain.endpoints.hosts import OwnHosts, refusal
 from retinue.manager.domain.endpoints.spec import ReplicaSpec, RevisionSpec
 from retinue.manager.domain.reasons import ConditionType
-from retinue.manager.domain.session.pending_limit import PendingLimit
 from retinue.manager.domain.session.refusals import Refused, no_project
 from retinue.manager.domain.session.spec_views import SpecView
 from retinue.manager.endpoints.fleet import EndpointView, UnreadableEndpointError, view_of
@@ -28,11 +24,19 @@ from retinue.manager.server.interceptors import current_principal
 from retinue.manager.session.drafts import Request, prepare
 from retinue.manager.session.submit import submit
 from retinue.manager.store.endpoints import endpoint_replicas, endpoints
-from retinue.manager.store.endpoints.endpoints import EndpointRecord
 from retinue.manager.store.fleet import groups, routers
-from retinue.manager.store.postgres.database import Transaction
 from retinue.manager.v1 import endpoint_pb2 as pb
 from retinue.manager.v1 import session_pb2
+
+if TYPE_CHECKING:
+    import uuid
+    from collections.abc import Collection, Sequence
+
+    from google.protobuf.field_mask_pb2 import FieldMask
+
+    from retinue.manager.domain.session.pending_limit import PendingLimit
+    from retinue.manager.store.endpoints.endpoints import EndpointRecord
+    from retinue.manager.store.postgres.database import Transaction
 
 _log = logging.getLogger(__name__)
 

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from retinue.manager.api.endpoints.requests import read_revision_spec
 from retinue.manager.api.endpoints.settings_convert import Reader
 from retinue.manager.domain import errors, preconditions
-from retinue.manager.domain.endpoints.events import EndpointHappening, RevisionDeployed, RolloutMoved, TrafficChanged
+from retinue.manager.domain.endpoints.events import EndpointEventBody, RevisionDeployed, RolloutMoved, TrafficChanged
 from retinue.manager.domain.endpoints.rollout import Rolling
 from retinue.manager.domain.endpoints.states import FINISHED_ROLLOUTS, RolloutState
-from retinue.manager.domain.session.pending_limit import PendingLimit
 from retinue.manager.endpoints.actions import entry
 from retinue.manager.endpoints.fleet import EndpointView, readable
 from retinue.manager.server.fields import Violations
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.store.endpoints import endpoint_revisions, endpoint_rollouts, endpoints
-from retinue.manager.store.endpoints.endpoint_revisions import RevisionRecord
-from retinue.manager.store.endpoints.endpoint_rollouts import RolloutRecord
 from retinue.manager.store.journal import journal
-from retinue.manager.store.postgres.database import Transaction
-from retinue.manager.v1 import endpoint_service_pb2 as pb
+
+if TYPE_CHECKING:
+    from retinue.manager.domain.session.pending_limit import PendingLimit
+    from retinue.manager.store.endpoints.endpoint_revisions import RevisionRecord
+    from retinue.manager.store.endpoints.endpoint_rollouts import RolloutRecord
+    from retinue.manager.store.postgres.database import Transaction
+    from retinue.manager.v1 import endpoint_service_pb2 as pb
 
 _MAX_SHARES = 16
 _WHOLE = 100
@@ -48,11 +51,11 @@ async def deploy(
     number = await endpoint_revisions.add(tx, record.id, spec=spec, author=by)
     message = f"deployed by {by}"
     await endpoint_rollouts.begin(tx, record.id, old=serving, new=number, policy=policy, message=message)
-    happenings: list[EndpointHappening] = [
+    bodies: list[EndpointEventBody] = [
         RevisionDeployed(number, by),
         RolloutMoved(serving, number, RolloutState.PROGRESSING, 0, message),
     ]
-    await journal.append(tx, [entry(view, item) for item in happenings])
+    await journal.append(tx, [entry(view, item) for item in bodies])
     made = await endpoint_revisions.read(tx, record.id, number)
     assert made is not None  # noqa: S101  # it was just inserted
     return made

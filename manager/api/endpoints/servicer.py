@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc.aio
 from google.protobuf.message import Message
@@ -20,7 +19,7 @@ from retinue.manager.api.endpoints.convert import (
     revision_message,
     settings_message,
 )
-from retinue.manager.api.endpoints.inspection import explain, stream_stats
+from retinue.manager.api.endpoints.inspection import explain, read_history, stream_stats
 from retinue.manager.api.endpoints.requests import (
     check_hosts,
     find_endpoint,
@@ -49,9 +48,6 @@ from retinue.manager.domain.endpoints.spec import MAX_REPLICAS, EndpointSettings
 from retinue.manager.domain.endpoints.states import Lifecycle
 from retinue.manager.domain.session.pending_limit import PendingLimit
 from retinue.manager.endpoints.actions import entry
-from retinue.manager.endpoints.controller import EndpointController
-from retinue.manager.endpoints.fleet import EndpointView
-from retinue.manager.identity.endpoint_tokens import EndpointTokenSigner
 from retinue.manager.server.etags import check_etag
 from retinue.manager.server.fields import Violations
 from retinue.manager.server.interceptors import current_principal
@@ -60,10 +56,17 @@ from retinue.manager.server.pages import open_page
 from retinue.manager.store.endpoints import endpoint_revisions, endpoints
 from retinue.manager.store.endpoints.endpoints import NewEndpoint
 from retinue.manager.store.journal import journal, requests
-from retinue.manager.store.journal.journal_tail import JournalTail
-from retinue.manager.store.postgres.database import Database, Transaction
 from retinue.manager.v1 import endpoint_pb2, endpoint_service_pb2_grpc
 from retinue.manager.v1 import endpoint_service_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+    from retinue.manager.endpoints.controller import EndpointController
+    from retinue.manager.endpoints.fleet import EndpointView
+    from retinue.manager.identity.endpoint_tokens import EndpointTokenSigner
+    from retinue.manager.store.journal.journal_tail import JournalTail
+    from retinue.manager.store.postgres.database import Database, Transaction
 
 _Answer = TypeVar("_Answer", bound=Message)
 _Context = grpc.aio.ServicerContext[Any, Any]
@@ -97,7 +100,6 @@ class EndpointServicer(endpoint_service_pb2_grpc.EndpointServiceServicer):
         self._pending = PendingLimit()
 
     async def CreateEndpoint(self, request: pb.CreateEndpointRequest, context: _Context) -> pb.CreateEndpointResponse:
-        """See the proto."""
         given, caller = request.spec, current_principal()
         violations = Violations()
         violations.name("spec.name", given.name)
@@ -146,7 +148,6 @@ class EndpointServicer(endpoint_service_pb2_grpc.EndpointServiceServicer):
         return response
 
     async def GetEndpoint(self, request: pb.GetEndpointRequest, context: _Context) -> pb.GetEndpointResponse:
-        """See the proto."""
         async with self._database.transaction() as tx:
             at = await journal.head(tx)
             view = await find_endpoint(tx, request.endpoint)
@@ -158,7 +159,6 @@ class EndpointServicer(endpoint_service_pb2_grpc.EndpointServiceServicer):
         )
 
     async def ListEndpoints(self, request: pb.ListEndpointsRequest, context: _Context) -> pb.ListEndpointsResponse:
-        """See the proto."""
         page = open_page(request.page_size, request.page_token, ["endpoints", request.project, request.show_deleted])
         async with self._database.transaction() as tx:
             at = await journal.head(tx)
@@ -175,7 +175,6 @@ class EndpointServicer(endpoint_service_pb2_grpc.EndpointServiceServicer):
         return pb.ListEndpointsResponse(endpoints=listed, next_page_token=token, position=position_of(at))
 
     async def UpdateEndpoint(self, request: pb.UpdateEndpointRequest, context: _Context) -> pb.UpdateEndpointResponse:
-        """See the proto."""
 
         async def update(tx: Transaction, view: EndpointView) -> pb.UpdateEndpointResponse:
             before = settings_message(view.settings)
@@ -198,7 +197,6 @@ class EndpointServicer(endpoint_service_pb2_grpc.EndpointServiceServicer):
         )
 
     async def DeleteEndpoint(self, request: pb.DeleteEndpointRequest, context: _Context) -> pb.DeleteEndpointResponse:
-        """See the proto."""
         async with self._database.transaction() as tx:
             record = await find_record(tx, request.endpoint)
             check_etag(request.etag, record.version)
@@ -212,7 +210,6 @@ class EndpointServicer(endpoint_service_pb2_grpc.EndpointServiceServicer):
         return response
 
     async def DeployRevision(self, request: pb.DeployRevisionRequest, context: _Context) -> pb.DeployRevisionResponse:
-        """See the proto."""
 
         async def effect(tx: Transaction, view: EndpointView) -> pb.DeployRevisionResponse:
             made = await deploy(tx, view, request, self._pending)
@@ -226,7 +223,6 @@ class EndpointServicer(endpoint_service_pb2_grpc.EndpointServiceServicer):
         )
 
     async def GetRevision(self, request: pb.GetRevisionRequest, context: _Context) -> pb.GetRevisionResponse:
-        """See the proto."""
         async with self._database.transaction() as tx:
             view = await find_endpoint(tx, request.endpoint)
             number = request.number or view.record.newest_revision
@@ -236,7 +232,6 @@ class EndpointServicer(endpoint_service_pb2_grpc.EndpointServiceServicer):
         return pb.GetRevisionResponse(revision=revision_message(found, full_view(view.record.owner), view.replicas))
 
     async def ListRevisions(self, request: pb.ListRevisionsRequest, context: _Context) -> pb.ListRevisionsResponse:
-        """See the proto."""
         page = open_page(request.page_size, request.page_token, ["revisions", request.endpoint])
         async with self._database.transaction() as tx:
             view = await find_endpoint(tx, request.endpoint)
@@ -252,7 +247,6 @@ class EndpointServicer(endpoint_service_pb2_grpc.EndpointServiceServicer):
         return pb.ListRevisionsResponse(revisions=listed, next_page_token=token)
 
     async def PromoteRollout(self, request: pb.PromoteRolloutRequest, context: _Context) -> pb.PromoteRolloutResponse:
-        """See the proto."""
 
         async def effect(tx: Transaction, view: EndpointView) -> pb.PromoteRolloutResponse:
             await rollouts.promote(tx, view)
@@ -261,7 +255,6 @@ class EndpointServicer(endpoint_service_pb2_grpc.EndpointServiceServicer):
         return await self._change(request, "PromoteRollout", pb.PromoteRolloutResponse, effect)
 
     async def PauseRollout(self, request: pb.PauseRolloutRequest, context: _Context) -> pb.PauseRolloutResponse:
-        """See the proto."""
 
         async def effect(tx: Transaction, view: EndpointView) -> pb.PauseRolloutResponse:
             await rollouts.pause(tx, view)
@@ -270,7 +263,6 @@ class EndpointServicer(endpoint_service_pb2_grpc.EndpointServiceServicer):
         return await self._change(request, "PauseRollout", pb.PauseRolloutResponse, effect)
 
     async def ResumeRollout(self, request: pb.ResumeRolloutRequest, context: _Context) -> pb.ResumeRolloutResponse:
-        """See the proto."""
 
         async def effect(tx: Transaction, view: EndpointView) -> pb.ResumeRolloutResponse:
             await rollouts.resume(tx, view)
@@ -281,7 +273,6 @@ class EndpointServicer(endpoint_service_pb2_grpc.EndpointServiceServicer):
     async def RollBackEndpoint(
         self, request: pb.RollBackEndpointRequest, context: _Context
     ) -> pb.RollBackEndpointResponse:
-        """See the proto."""
 
         async def effect(tx: Transaction, view: EndpointView) -> pb.RollBackEndpointResponse:
             await rollouts.roll_back(tx, view, request.to_revision)
@@ -290,7 +281,6 @@ class EndpointServicer(endpoint_service_pb2_grpc.EndpointServiceServicer):
         return await self._change(request, "RollBackEndpoint", pb.RollBackEndpointResponse, effect)
 
     async def SetTraffic(self, request: pb.SetTrafficRequest, context: _Context) -> pb.SetTrafficResponse:
-        """See the proto."""
         shares = checked_shares(request)
 
         async def effect(tx: Transaction, view: EndpointView) -> pb.SetTrafficResponse:
@@ -302,7 +292,6 @@ class EndpointServicer(endpoint_service_pb2_grpc.EndpointServiceServicer):
     async def SetScalingFloor(
         self, request: pb.SetScalingFloorRequest, context: _Context
     ) -> pb.SetScalingFloorResponse:
-        """See the proto."""
         violations = Violations()
         violations.integer("replicas", request.replicas, 0, MAX_REPLICAS)
         seconds = 0.0
@@ -313,8 +302,8 @@ class EndpointServicer(endpoint_service_pb2_grpc.EndpointServiceServicer):
 
         async def set_floor(tx: Transaction, view: EndpointView) -> pb.SetScalingFloorResponse:
             floor = await endpoints.set_floor(tx, view.record.id, request.replicas, seconds)
-            what = FloorSet(request.replicas, floor.end_time if floor else None)
-            await journal.append(tx, [entry(view, what)])
+            body = FloorSet(request.replicas, floor.end_time if floor else None)
+            await journal.append(tx, [entry(view, body)])
             return await with_position(tx, pb.SetScalingFloorResponse(endpoint=await self._shown_again(tx, view)))
 
         return await self._change(request, "SetScalingFloor", pb.SetScalingFloorResponse, set_floor)
@@ -322,14 +311,12 @@ class EndpointServicer(endpoint_service_pb2_grpc.EndpointServiceServicer):
     async def ExplainEndpoint(
         self, request: pb.ExplainEndpointRequest, context: _Context
     ) -> pb.ExplainEndpointResponse:
-        """See the proto."""
         async with self._database.transaction() as tx:
             return await explain(tx, await find_endpoint(tx, request.endpoint), self._controller(), self._domain)
 
     async def WatchEndpoints(
         self, request: pb.WatchEndpointsRequest, context: _Context
     ) -> AsyncIterator[pb.WatchEndpointsResponse]:
-        """See the proto."""
         async with aclosing(serve_endpoint_watch(self._database, self._tail, request)) as responses:
             async for response in responses:
                 yield response
@@ -337,31 +324,36 @@ class EndpointServicer(endpoint_service_pb2_grpc.EndpointServiceServicer):
     async def StreamEndpointStats(
         self, request: pb.StreamEndpointStatsRequest, context: _Context
     ) -> AsyncIterator[pb.StreamEndpointStatsResponse]:
-        """See the proto."""
         async with aclosing(stream_stats(self._database, self._controller, request)) as responses:
             async for response in responses:
                 yield response
 
+    async def GetEndpointHistory(
+        self, request: pb.GetEndpointHistoryRequest, context: _Context
+    ) -> pb.GetEndpointHistoryResponse:
+        """See the proto."""
+        return await read_history(self._database, self._controller, request)
+
     async def CreateEndpointToken(
         self, request: pb.CreateEndpointTokenRequest, context: _Context
     ) -> pb.CreateEndpointTokenResponse:
-        """See the proto."""
         async with self._database.transaction() as tx:
             return await create_token(tx, self._signer, request)
 
     async def ListEndpointTokens(
         self, request: pb.ListEndpointTokensRequest, context: _Context
     ) -> pb.ListEndpointTokensResponse:
-        """See the proto."""
         async with self._database.transaction() as tx:
             return await list_tokens(tx, request)
 
     async def RevokeEndpointToken(
         self, request: pb.RevokeEndpointTokenRequest, context: _Context
     ) -> pb.RevokeEndpointTokenResponse:
-        """See the proto."""
         async with self._database.transaction() as tx:
-            return await revoke_token(tx, request)
+            response = await revoke_token(tx, request)
+        # Whoever sends routers what is revoked may rest, as nobody writes.
+        self._tail.wake()
+        return response
 
     async def _change(  # the request, and what is done for it
         self,

@@ -5,11 +5,10 @@ from __future__ import annotations
 import datetime as dt
 import ipaddress
 import re
-from collections.abc import Mapping
 from decimal import Decimal
+from typing import TYPE_CHECKING
 
 from cryptography import x509
-from google.protobuf.duration_pb2 import Duration
 
 from retinue.manager.domain.endpoints import measures
 from retinue.manager.domain.endpoints.model import (
@@ -39,10 +38,16 @@ from retinue.manager.domain.endpoints.spec import MAX_REPLICAS, EndpointSettings
 from retinue.manager.domain.session.admission import MAX_LABEL_VALUE, MAX_LABELS
 from retinue.manager.domain.session.probes import Probe, ProbeKind
 from retinue.manager.domain.session.usage import CUDA
-from retinue.manager.server.fields import Violations
 from retinue.manager.v1 import endpoint_pb2 as pb
 from retinue.rpc.core.amounts import CPU, MEMORY
-from retinue.types.v1 import cors_pb2, probe_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from google.protobuf.duration_pb2 import Duration
+
+    from retinue.manager.server.fields import Violations
+    from retinue.types.v1 import cors_pb2, probe_pb2
 
 MAX_CORS = 64
 _MAX_NUMBER, _MAX_COMMAND, _MAX_PEM = 32, 8_192, 65_536

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
+from typing import TYPE_CHECKING
 
 from retinue.manager.api.endpoints.requests import find_endpoint, find_id
 from retinue.manager.domain import errors, preconditions
-from retinue.manager.identity.endpoint_tokens import EndpointTokenSigner
 from retinue.manager.server.fields import Violations, parse_uuid
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.server.journal_positions import with_position
 from retinue.manager.server.pages import open_page
 from retinue.manager.store.endpoints import endpoint_tokens
-from retinue.manager.store.endpoints.endpoint_tokens import EndpointTokenRecord
-from retinue.manager.store.postgres.database import Transaction
 from retinue.manager.v1 import endpoint_pb2
 from retinue.manager.v1 import endpoint_service_pb2 as pb
 from retinue.rpc.times import timestamp
+
+if TYPE_CHECKING:
+    from retinue.manager.identity.endpoint_tokens import EndpointTokenSigner
+    from retinue.manager.store.endpoints.endpoint_tokens import EndpointTokenRecord
+    from retinue.manager.store.postgres.database import Transaction
 
 _MAX_LABEL = 64
 MAX_TOKENS = 1_000

@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from retinue.manager.api.sessions.isolation_convert import isolation_number
 from retinue.manager.api.sessions.spec_convert import spec_message
 from retinue.manager.api.sessions.unreadable import missing_kernels, readable_part
 from retinue.manager.domain.reasons import ConditionType
-from retinue.manager.domain.session.events import Condition
-from retinue.manager.domain.session.explanation import StoredExplanation
-from retinue.manager.domain.session.final_usage import FinalUsage
-from retinue.manager.domain.session.service_ports import ServicePortSpec
 from retinue.manager.domain.session.spec_codec import UnreadableSpec
 from retinue.manager.domain.session.spec_views import SpecView
 from retinue.manager.domain.session.states import STARTING_SESSION_STATES, KernelState, SessionState
-from retinue.manager.scheduler.preview import Preview
-from retinue.manager.scheduling.what_if import Change
 from retinue.manager.server.etags import etag
-from retinue.manager.session.submit import Accepted
-from retinue.manager.store.sessions.dependencies import GraphNode, ParentRecord
 from retinue.manager.store.sessions.session_records import KernelRecord, SessionRecord, created_kernels, created_session
 from retinue.manager.v1 import session_pb2 as pb
 from retinue.manager.v1 import session_service_pb2 as service_pb
 from retinue.rpc.core.amounts import format_amount
 from retinue.rpc.times import timestamp
 from retinue.types.v1 import port_pb2, usage_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from retinue.manager.domain.session.events import Condition
+    from retinue.manager.domain.session.explanation import StoredExplanation
+    from retinue.manager.domain.session.final_usage import FinalUsage
+    from retinue.manager.domain.session.service_ports import ServicePortSpec
+    from retinue.manager.scheduler.preview import Preview
+    from retinue.manager.scheduling.what_if import Change
+    from retinue.manager.session.submit import Accepted
+    from retinue.manager.store.sessions.dependencies import GraphNode, ParentRecord
 
 
 def session_message(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from retinue.manager.api.sessions.convert import (
     conditions,
     kernel_state,
@@ -13,10 +15,12 @@ from retinue.manager.api.sessions.convert import (
 )
 from retinue.manager.domain.session import events
 from retinue.manager.domain.session.spec_views import SpecView
-from retinue.manager.store.journal.journal import Event
 from retinue.manager.store.sessions.session_records import created_kernels, created_session
 from retinue.manager.v1 import session_pb2 as pb
 from retinue.rpc.times import timestamp
+
+if TYPE_CHECKING:
+    from retinue.manager.store.journal.journal import Event
 
 
 def event_message(event: Event) -> pb.SessionEvent:
@@ -24,7 +28,7 @@ def event_message(event: Event) -> pb.SessionEvent:
     message = pb.SessionEvent(
         revision=event.revision, create_time=timestamp(event.create_time), session_id=str(event.session_id)
     )
-    match event.what:
+    match event.body:
         case events.SessionCreated() as created:
             session = created_session(created, event.create_time)
             message.created.CopyFrom(session_message(session, created_kernels(created), view=SpecView.BASIC))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from retinue.manager.domain.errors import InvalidRequest
 from retinue.manager.server.filters import Term, parse_filter
-from retinue.manager.store.sessions.sessions import as_number
+from retinue.manager.store.sessions.lookup import as_number
 
 _FIXED = frozenset({"id", "number", "name", "project", "owner", "type", "resource_group"})
 _CHANGING = frozenset({"state", "result"})

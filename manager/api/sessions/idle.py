@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import uuid
+from typing import TYPE_CHECKING
 
 from retinue.manager.api.sessions.idle_convert import check_messages
 from retinue.manager.api.visibility import find_session
@@ -14,11 +15,13 @@ from retinue.manager.domain.session.states import SessionState, SessionType
 from retinue.manager.idle.controller import Policies, seen_in
 from retinue.manager.server.fields import Violations
 from retinue.manager.server.interceptors import current_principal
-from retinue.manager.store.postgres.database import Transaction
 from retinue.manager.store.sessions import conditions, sessions
 from retinue.manager.store.sessions import idle as idle_store
 from retinue.manager.v1 import session_pb2
 from retinue.manager.v1 import session_service_pb2 as pb
+
+if TYPE_CHECKING:
+    from retinue.manager.store.postgres.database import Transaction
 
 _log = logging.getLogger(__name__)
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from retinue.manager.domain.idle.policy import Check, Checker, IdlePolicy
 from retinue.manager.domain.idle.utilization import MEASURED
 from retinue.manager.server.etags import etag
 from retinue.manager.server.fields import Violations
 from retinue.manager.store.postgres.documents import Unreadable
-from retinue.manager.store.sessions.idle import OverrideRecord
 from retinue.manager.v1 import idle_pb2 as pb
 from retinue.rpc.times import duration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from retinue.manager.store.sessions.idle import OverrideRecord
 
 _DAY = dt.timedelta(days=1)
 _NOTHING, _SECOND = dt.timedelta(0), dt.timedelta(seconds=1)

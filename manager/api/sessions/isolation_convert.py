@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from retinue.manager.domain.session.isolation import Isolation
 from retinue.types.v1 import isolation_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 ISOLATIONS: Mapping[int, Isolation] = {isolation_pb2.Isolation.Value(f"ISOLATION_{item}"): item for item in Isolation}
 

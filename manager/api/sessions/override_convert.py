@@ -4,15 +4,17 @@ and paths of field masks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
-
-from google.protobuf.message import Message
+from typing import TYPE_CHECKING, Any
 
 from retinue.manager.domain.errors import InvalidRequest, Violation
 from retinue.manager.domain.session.overrides import Overrides, Path
 from retinue.manager.v1 import session_pb2 as pb
 from retinue.rpc.fields import fields_of, is_map, leaves, split_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from google.protobuf.message import Message
 
 MAX_MASK_PATHS, MAX_MASK_PATH = 500, 256
 # No part of what is asked for, but where it comes from.

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from retinue.manager.domain.session.images import PullPolicy
 from retinue.types.v1 import pull_policy_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 PULL_POLICIES: Mapping[int, PullPolicy] = {
     pull_policy_pb2.PullPolicy.Value(f"PULL_POLICY_{item}"): item for item in PullPolicy

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import datetime as dt
-import uuid
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from retinue.manager.agent_rpc.output import Span
 from retinue.manager.api.sessions.convert import preview_message
 from retinue.manager.domain import errors
 from retinue.manager.domain.session.admission import MAX_CLUSTER_SIZE, MAX_DEPENDENCIES
 from retinue.manager.domain.session.refusals import Refused
-from retinue.manager.scheduler.preview import Preview
-from retinue.manager.session.submit import Outcome
 from retinue.manager.v1 import kernel_service_pb2, session_pb2
 from retinue.manager.v1 import session_service_pb2 as pb
 from retinue.rpc.errors import short_status, status_of
+
+if TYPE_CHECKING:
+    import uuid
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from retinue.manager.scheduler.preview import Preview
+    from retinue.manager.session.submit import Outcome
 
 MAX_SPECS = 10_000
 # A few bytes may ask for a thousand kernels.

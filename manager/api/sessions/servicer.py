@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, TypeVar
-
-import grpc.aio
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from retinue.manager.api.sessions.convert import (
     accepted_message,
@@ -35,7 +32,6 @@ from retinue.manager.domain.session.pending_limit import DEFAULT_MAX_PENDING, Pe
 from retinue.manager.domain.session.refusals import Refused
 from retinue.manager.domain.session.spec_views import SpecView
 from retinue.manager.domain.session.states import SessionState
-from retinue.manager.identity.principal import Principal
 from retinue.manager.scheduler import preview
 from retinue.manager.server import fields, pages
 from retinue.manager.server.call_limits import BULK_ROW_COST, ROW_COST
@@ -47,18 +43,26 @@ from retinue.manager.session.drafts import Draft, prepare
 from retinue.manager.session.submit import Accepted, submit
 from retinue.manager.session.transaction import terminate_locked
 from retinue.manager.store.journal import journal, requests
-from retinue.manager.store.journal.journal_tail import JournalTail
 from retinue.manager.store.postgres.database import Answers, Database, Query, Transaction
-from retinue.manager.store.sessions import dependencies, sessions
+from retinue.manager.store.sessions import dependencies, listing, lookup, sessions
 from retinue.manager.store.sessions.session_records import KernelRecord, SessionRecord
 from retinue.manager.v1 import session_pb2, session_service_pb2_grpc
 from retinue.manager.v1 import session_service_pb2 as pb
 from retinue.manager.v1.journal_position_pb2 import JournalPosition
 from retinue.rpc.loop_slices import in_slices
 
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+
+    import grpc.aio
+
+    from retinue.manager.identity.principal import Principal
+    from retinue.manager.store.journal.journal_tail import JournalTail
+    from retinue.manager.store.sessions.visibility import Visibility
+
 _MAX_WAITED_FOR = 20
 # Of the name of a single session that has none.
-_FEW_DIGITS = 8
+_SINGLE_SESSION_DIGITS = 8
 _Reply = TypeVar(
     "_Reply",
     pb.GetSessionResponse,
@@ -89,17 +93,16 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
     async def CreateSession(
         self, request: pb.CreateSessionRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.CreateSessionResponse:
-        """See the proto."""
         caller = current_principal()
         wrong = fields.wrong_request_id(request.request_id)
         templated = request.spec.HasField("template")
-        prepared = [] if templated else _prepare([request.spec], caller, digits=_FEW_DIGITS)
+        prepared = [] if templated else _prepare([request.spec], caller, digits=_SINGLE_SESSION_DIGITS)
         _raise_invalid(prepared, wrong)
         async with self._database.transaction() as tx:
 
             async def create() -> pb.CreateSessionResponse:
                 # A repeated request is answered as the first, whatever has become of the template.
-                drafts = prepared or await _prepare_templated(tx, [request.spec], digits=_FEW_DIGITS)
+                drafts = prepared or await _prepare_templated(tx, [request.spec], digits=_SINGLE_SESSION_DIGITS)
                 submission = await submit(tx, caller.name, drafts, self._pending, validate_only=request.validate_only)
                 (outcome,) = submission.outcomes
                 if isinstance(outcome, Refused):
@@ -130,7 +133,6 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
     async def BatchCreateSessions(
         self, request: pb.BatchCreateSessionsRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.BatchCreateSessionsResponse:
-        """See the proto."""
         caller = current_principal()
         specs: Sequence[session_pb2.SessionSpec] = request.specs
         violations = wrong_array(request) if request.HasField("array") else []
@@ -175,7 +177,6 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
     async def GetSession(
         self, request: pb.GetSessionRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.GetSessionResponse:
-        """See the proto."""
         async with self._database.transaction() as tx:
             response = await _found(tx, request.session, pb.GetSessionResponse())
             await show_checks(tx, response.session)
@@ -184,7 +185,6 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
     async def ListSessions(
         self, request: pb.ListSessionsRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.ListSessionsResponse:
-        """See the proto."""
         terms = session_terms(request.filter)
         if request.order_by not in ("", "create_time", "create_time desc"):
             raise errors.InvalidRequest([("order_by", "must be `create_time` or `create_time desc`")])
@@ -195,7 +195,7 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
         page = pages.open_page(request.page_size, request.page_token, query)
         async with self._database.transaction() as tx:
             at = await journal.head(tx)
-            records, found = await sessions.list_page(
+            records, found = await listing.list_page(
                 tx,
                 caller_visibility(),
                 terms=terms,
@@ -220,7 +220,6 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
     async def GetSessionGraph(
         self, request: pb.GetSessionGraphRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.GetSessionGraphResponse:
-        """See the proto."""
         async with self._database.transaction() as tx:
             at = await journal.head(tx)
             session_id = await find_session(tx, request.session)
@@ -237,7 +236,6 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
     async def TerminateSession(
         self, request: pb.TerminateSessionRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.TerminateSessionResponse:
-        """See the proto."""
         principal = current_principal()
         async with self._database.transaction() as tx:
             session_id, work = await lock_session(tx, request.session)
@@ -250,13 +248,11 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
     async def BatchTerminateSessions(
         self, request: pb.BatchTerminateSessionsRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.BatchTerminateSessionsResponse:
-        """See the proto."""
         return await terminate_sessions(self._database, request, self._tail.wake)
 
     async def RestartSession(
         self, request: pb.RestartSessionRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.RestartSessionResponse:
-        """See the proto."""
         check_restart(request)
         async with self._database.transaction() as tx:
 
@@ -273,7 +269,6 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
     async def UpdateSession(
         self, request: pb.UpdateSessionRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.UpdateSessionResponse:
-        """See the proto."""
         changes = checked_changes(request)
         async with self._database.transaction() as tx:
 
@@ -290,7 +285,6 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
     async def ExtendSession(
         self, request: pb.ExtendSessionRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.ExtendSessionResponse:
-        """See the proto."""
         async with self._database.transaction() as tx:
             session_id = await extend_session(tx, request)
             response = await _shown(tx, session_id, pb.ExtendSessionResponse())
@@ -301,7 +295,6 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
     async def WatchSessions(
         self, request: pb.WatchSessionsRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[pb.WatchSessionsResponse]:
-        """See the proto."""
         async with aclosing(serve_watch(self._database, self._tail, request)) as responses:
             async for response in responses:
                 yield response
@@ -309,7 +302,6 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
     async def ExplainSession(
         self, request: pb.ExplainSessionRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.ExplainSessionResponse:
-        """See the proto."""
         async with self._database.transaction() as tx:
             session_id = await find_session(tx, request.session)
             session = (await sessions.read(tx, [session_id]))[session_id]
@@ -380,7 +372,7 @@ async def _found(tx: Transaction, reference: str, response: _Reply) -> _Reply:
     """Sets the session of a reference in a reply, as `_shown`, and ends the transaction. Raises NotFound."""
     if (guess := fields.parse_uuid(reference)) is not None:
         visibility = caller_visibility()
-        finding = sessions.finding([reference], visibility, current_principal().name)
+        finding = lookup.finding([reference], visibility, current_principal().name)
         showing = _Showing.of(guess, visibility)
         answers = await tx.pipeline(finding, *showing.queries, commit=True)
         if answers.of(finding).get(reference) == guess and showing.found(answers):
@@ -399,7 +391,7 @@ class _Showing:
     parents: Query[dict[uuid.UUID, list[dependencies.ParentRecord]]]
 
     @classmethod
-    def of(cls, session_id: uuid.UUID, visibility: sessions.Visibility | None = None) -> _Showing:
+    def of(cls, session_id: uuid.UUID, visibility: Visibility | None = None) -> _Showing:
         """Of one that the caller may not read, with `visibility`, nothing is found."""
         ids = [session_id]
         reading = sessions.reading(ids, visibility=visibility)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import secrets
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-
-from google.protobuf.duration_pb2 import Duration
+from typing import TYPE_CHECKING
 
 from retinue.manager.api.sessions.isolation_convert import ISOLATIONS, isolation_number
 from retinue.manager.api.sessions.pull_policy_convert import PULL_POLICIES, pull_policy_number
@@ -31,12 +29,18 @@ from retinue.manager.domain.session.spec import (
 )
 from retinue.manager.domain.session.spec_views import SpecView, names_only
 from retinue.manager.domain.session.states import SessionType
-from retinue.manager.identity.principal import Principal
 from retinue.manager.session.drafts import Request
 from retinue.manager.v1 import session_pb2 as pb
 from retinue.rpc import times
 from retinue.rpc.times import timestamp
 from retinue.types.v1 import port_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from google.protobuf.duration_pb2 import Duration
+
+    from retinue.manager.identity.principal import Principal
 
 # Of one request as a message: an answer with the whole session fits in what clients take.
 MAX_SPEC_BYTES = 512 * 1024

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from google.protobuf import json_format
-from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.api.sessions.override_convert import overrides_of, spec_of
 from retinue.manager.domain import errors
-from retinue.manager.domain.session.overrides import Overrides
 from retinue.manager.domain.session.refusals import Refused
 from retinue.manager.server.fields import parse_uuid
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.store.sessions import templates
 from retinue.manager.store.sessions.templates import TemplateRecord
 from retinue.manager.v1 import session_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from sqlmodel.ext.asyncio.session import AsyncSession
+
+    from retinue.manager.domain.session.overrides import Overrides
 
 _log = logging.getLogger(__name__)
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from retinue.manager.api.sessions.override_convert import mask_paths, overrides_of, spec_of
 from retinue.manager.api.sessions.spec_convert import to_spec
 from retinue.manager.domain import errors, preconditions
 from retinue.manager.domain.session.admission import admit, completed
 from retinue.manager.domain.session.features import FEATURES
 from retinue.manager.domain.session.overrides import Overrides
-from retinue.manager.server.fields import Violations
 from retinue.manager.v1 import session_pb2
 from retinue.manager.v1 import template_service_pb2 as pb
+
+if TYPE_CHECKING:
+    from retinue.manager.server.fields import Violations
 
 MAX_DESCRIPTION = 256
 MAX_SPEC_BYTES = 256 * 1024

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import uuid
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 from google.protobuf import json_format
-from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.api.sessions.template_rendering import find_template, render, scope, stored_spec
 from retinue.manager.api.sessions.template_requests import check_content, updated
@@ -19,12 +17,18 @@ from retinue.manager.server.interceptors import current_principal
 from retinue.manager.server.journal_positions import with_position
 from retinue.manager.server.pages import open_page
 from retinue.manager.store.journal import requests
-from retinue.manager.store.postgres.database import Database
-from retinue.manager.store.sessions import sessions, templates
-from retinue.manager.store.sessions.templates import TemplateRecord
+from retinue.manager.store.sessions import admission, templates
 from retinue.manager.v1 import template_service_pb2 as pb
 from retinue.manager.v1 import template_service_pb2_grpc
 from retinue.rpc.times import timestamp
+
+if TYPE_CHECKING:
+    import uuid
+
+    from sqlmodel.ext.asyncio.session import AsyncSession
+
+    from retinue.manager.store.postgres.database import Database
+    from retinue.manager.store.sessions.templates import TemplateRecord
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -36,7 +40,6 @@ class TemplateServicer(template_service_pb2_grpc.TemplateServiceServicer):
         self._database = database
 
     async def CreateTemplate(self, request: pb.CreateTemplateRequest, context: _Context) -> pb.CreateTemplateResponse:
-        """See the proto."""
         given, caller = request.template, current_principal()
         project = _home(given)
         violations = Violations()
@@ -46,7 +49,7 @@ class TemplateServicer(template_service_pb2_grpc.TemplateServiceServicer):
         violations.raise_any()
         async with self._database.transaction() as tx:
             if project is not None:
-                known, _, _ = await sessions.lock_references(tx, caller.name, {project}, ())
+                known, _, _ = await admission.lock_references(tx, caller.name, {project}, ())
                 if project not in known:
                     raise errors.ProjectDenied(project, caller.projects)
 
@@ -71,13 +74,11 @@ class TemplateServicer(template_service_pb2_grpc.TemplateServiceServicer):
             return await requests.once(tx, caller.name, "CreateTemplate", request, pb.CreateTemplateResponse, create)
 
     async def GetTemplate(self, request: pb.GetTemplateRequest, context: _Context) -> pb.GetTemplateResponse:
-        """See the proto."""
         async with self._database.transaction() as tx:
             found = await find_template(tx, request.template, request.project, version=request.version, deleted=True)
         return pb.GetTemplateResponse(template=_message(found))
 
     async def ListTemplates(self, request: pb.ListTemplatesRequest, context: _Context) -> pb.ListTemplatesResponse:
-        """See the proto."""
         if request.view not in pb.TemplateView.values():
             raise errors.InvalidRequest([("view", "must be a known view")])
         full = request.view == pb.TEMPLATE_VIEW_FULL
@@ -104,7 +105,6 @@ class TemplateServicer(template_service_pb2_grpc.TemplateServiceServicer):
         return pb.ListTemplatesResponse(templates=listed, next_page_token=token)
 
     async def UpdateTemplate(self, request: pb.UpdateTemplateRequest, context: _Context) -> pb.UpdateTemplateResponse:
-        """See the proto."""
         given = request.template
         async with self._database.transaction() as tx:
             template = await _changeable(tx, given.id or given.name, given.project, given.etag)
@@ -133,14 +133,12 @@ class TemplateServicer(template_service_pb2_grpc.TemplateServiceServicer):
             return await with_position(tx, pb.UpdateTemplateResponse(template=made))
 
     async def DeleteTemplate(self, request: pb.DeleteTemplateRequest, context: _Context) -> pb.DeleteTemplateResponse:
-        """See the proto."""
         async with self._database.transaction() as tx:
             template = await _changeable(tx, request.template, request.project, request.etag)
             await templates.delete(tx, template.id)
             return await with_position(tx, pb.DeleteTemplateResponse())
 
     async def RenderTemplate(self, request: pb.RenderTemplateRequest, context: _Context) -> pb.RenderTemplateResponse:
-        """See the proto."""
         if not request.spec.HasField("template"):
             raise errors.InvalidRequest([("spec.template", "is required")])
         async with self._database.transaction() as tx:

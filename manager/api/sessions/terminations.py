@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from retinue.manager.api.sessions.convert import session_state
 from retinue.manager.api.sessions.requests import bounded, wrong_references
@@ -16,10 +15,14 @@ from retinue.manager.server.journal_positions import position_of
 from retinue.manager.server.turn_taking import charge
 from retinue.manager.session.transaction import UnreadableSessionError, WorkingSet, terminate_many
 from retinue.manager.store.journal import journal
-from retinue.manager.store.postgres.database import Database
 from retinue.manager.store.sessions import sessions
 from retinue.manager.v1 import session_service_pb2 as pb
 from retinue.rpc.errors import status_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from retinue.manager.store.postgres.database import Database
 
 # Records are read and made into text on the event loop, some milliseconds at a time; and reports of agents wait for
 # sessions that are locked.

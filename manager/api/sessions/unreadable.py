@@ -6,13 +6,17 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from retinue.manager.domain.reasons import ConditionType
 from retinue.manager.server.etags import etag
-from retinue.manager.store.sessions.session_records import KernelRecord, SessionRecord
 from retinue.manager.v1 import session_pb2 as pb
 from retinue.rpc.times import timestamp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from retinue.manager.store.sessions.session_records import KernelRecord, SessionRecord
 
 _log = logging.getLogger(__name__)
 

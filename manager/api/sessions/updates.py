@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-import uuid
-from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from retinue.manager.api.visibility import find_session, lock_session
 from retinue.manager.domain import errors, preconditions
@@ -22,10 +20,15 @@ from retinue.manager.session import admission_quota
 from retinue.manager.session.transaction import UnreadableSessionError, restart
 from retinue.manager.store.endpoints import endpoints
 from retinue.manager.store.journal import journal
-from retinue.manager.store.postgres.database import Transaction
-from retinue.manager.store.sessions import sessions
-from retinue.manager.store.sessions.session_records import SessionRecord
-from retinue.manager.v1 import session_service_pb2 as pb
+from retinue.manager.store.sessions import sessions, updates
+
+if TYPE_CHECKING:
+    import uuid
+    from collections.abc import Mapping
+
+    from retinue.manager.store.postgres.database import Transaction
+    from retinue.manager.store.sessions.session_records import SessionRecord
+    from retinue.manager.v1 import session_service_pb2 as pb
 
 _log = logging.getLogger(__name__)
 
@@ -64,7 +67,7 @@ async def update_session(tx: Transaction, request: pb.UpdateSessionRequest, chan
     _log.info("%s changes session %s from %s to %s", caller.name, session_id, before, after)
     try:
         changed = replace(spec, name=after.name, priority=after.priority, hold=after.hold)
-        await sessions.change(tx, session_id, changed)
+        await updates.change(tx, session_id, changed)
     except errors.NameTaken as error:
         if session.owner == caller.name:
             raise

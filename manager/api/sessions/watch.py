@@ -5,26 +5,30 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import uuid
-from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
+from typing import TYPE_CHECKING
 
 from retinue.manager.api.sessions.event_convert import event_message
 from retinue.manager.api.sessions.filters import session_terms
 from retinue.manager.api.visibility import caller_visibility
 from retinue.manager.domain import errors
-from retinue.manager.domain.endpoints.events import ENDPOINT_PREFIX, HAPPENINGS
+from retinue.manager.domain.endpoints.events import ENDPOINT_PREFIX, EVENT_BODIES
 from retinue.manager.domain.session.events import SessionMoved, UnreadableEvent
 from retinue.manager.domain.session.states import ENDED_SESSION_STATES
 from retinue.manager.server.fields import Violations
-from retinue.manager.server.filters import Term
 from retinue.manager.server.pages import fitting
 from retinue.manager.store.journal import journal
 from retinue.manager.store.journal.journal_tail import PORTION, JournalTail
-from retinue.manager.store.postgres.database import Database
-from retinue.manager.store.sessions import sessions
+from retinue.manager.store.sessions import listing, sessions
 from retinue.manager.v1 import session_pb2
 from retinue.manager.v1 import session_service_pb2 as pb
 from retinue.manager.v1.journal_position_pb2 import JournalPosition
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterator, Sequence
+
+    from retinue.manager.server.filters import Term
+    from retinue.manager.store.postgres.database import Database
 
 BOOKMARK_SECONDS = 10.0
 _LONGEST_INTERVAL = dt.timedelta(seconds=1)
@@ -97,7 +101,7 @@ class _Matches:
                 self._known.clear()
                 unknown = {event.session_id for event in events}
             async with self._database.transaction() as tx:
-                found = await sessions.matching(tx, self._terms, unknown)
+                found = await listing.matching(tx, self._terms, unknown)
             self._known |= {session_id: session_id in found for session_id in unknown}
         return [event for event in events if self._known[event.session_id]]
 
@@ -161,10 +165,10 @@ def _session_id(text: str) -> uuid.UUID | None:
 
 def about_endpoint(event: journal.Event) -> bool:
     """Returns whether an entry is about an endpoint, whether or not it can be read."""
-    if isinstance(event.what, UnreadableEvent):
-        return event.what.kind.startswith(ENDPOINT_PREFIX)
-    return isinstance(event.what, HAPPENINGS)
+    if isinstance(event.body, UnreadableEvent):
+        return event.body.kind.startswith(ENDPOINT_PREFIX)
+    return isinstance(event.body, EVENT_BODIES)
 
 
 def _ends_session(event: journal.Event) -> bool:
-    return isinstance(event.what, SessionMoved) and event.what.to_state in ENDED_SESSION_STATES
+    return isinstance(event.body, SessionMoved) and event.body.to_state in ENDED_SESSION_STATES

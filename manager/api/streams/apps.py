@@ -6,17 +6,14 @@ from __future__ import annotations
 
 import logging
 import uuid
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import grpc.aio
 from google.protobuf.duration_pb2 import Duration
 
 from retinue.agent.v1 import agent_service_pb2 as agent_pb
-from retinue.manager.agent_rpc.relay import Forwarder
 from retinue.manager.api.visibility import find_session, record_access, require_feature
 from retinue.manager.domain import errors
 from retinue.manager.domain.session.admission import wrong_command, wrong_environment
-from retinue.manager.domain.session.apps import AppSpec
 from retinue.manager.domain.session.events import AccessMethod
 from retinue.manager.domain.session.features import Feature
 from retinue.manager.domain.session.service_ports import Addresses, local_address
@@ -24,12 +21,18 @@ from retinue.manager.domain.session.spec import MAIN
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.server.journal_positions import position_of
 from retinue.manager.session import kernel_locator
-from retinue.manager.session.kernel_locator import MainKernel
 from retinue.manager.store.journal import journal
-from retinue.manager.store.postgres.database import Database
 from retinue.manager.v1 import app_service_pb2 as pb
 from retinue.manager.v1 import app_service_pb2_grpc
 from retinue.rpc.times import is_valid, seconds
+
+if TYPE_CHECKING:
+    import grpc.aio
+
+    from retinue.manager.agent_rpc.relay import Forwarder
+    from retinue.manager.domain.session.apps import AppSpec
+    from retinue.manager.session.kernel_locator import MainKernel
+    from retinue.manager.store.postgres.database import Database
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +53,6 @@ class AppServicer(app_service_pb2_grpc.AppServiceServicer):
     async def StartApp(
         self, request: pb.StartAppRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.StartAppResponse:
-        """See the proto."""
         wait = _seconds(request.wait if request.HasField("wait") else None, "wait", MAX_WAIT_SECONDS)
         violations = [
             *wrong_command(request.arguments, "arguments"),
@@ -76,7 +78,6 @@ class AppServicer(app_service_pb2_grpc.AppServiceServicer):
         return pb.StartAppResponse(status=answer.status, position=position_of(at))
 
     async def GetApp(self, request: pb.GetAppRequest, context: grpc.aio.ServicerContext[Any, Any]) -> pb.GetAppResponse:
-        """See the proto."""
         kernel, _, location = await self._find(request.session, request.app)
         asked = agent_pb.GetAppRequest(location=location)
         answer = await self._forwarder.without_activity.call(kernel.location, lambda stub: stub.GetApp, asked)
@@ -85,7 +86,6 @@ class AppServicer(app_service_pb2_grpc.AppServiceServicer):
     async def StopApp(
         self, request: pb.StopAppRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.StopAppResponse:
-        """See the proto."""
         grace = _seconds(request.grace if request.HasField("grace") else None, "grace", DEFAULT_GRACE_SECONDS)
         kernel, app, location = await self._find(request.session, request.app)
         session_id, at = await self._record(kernel, app, AccessMethod.APP_STOP)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractContextManager, ExitStack, aclosing
+from typing import TYPE_CHECKING
 
 from retinue.agent.v1 import agent_service_pb2 as agent_pb
-from retinue.manager.agent_rpc.relay import Forwarder
 from retinue.manager.api.streams.ends import naming_the_end
 from retinue.manager.api.visibility import find_session, record_access, require_feature
 from retinue.manager.domain import errors
@@ -17,10 +16,15 @@ from retinue.manager.domain.session.events import AccessMethod
 from retinue.manager.domain.session.features import Feature
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.session import kernel_locator
-from retinue.manager.store.postgres.database import Database
 from retinue.manager.v1 import kernel_service_pb2 as pb
 from retinue.rpc.first_request import first_request
-from retinue.types.v1 import code_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable
+
+    from retinue.manager.agent_rpc.relay import Forwarder
+    from retinue.manager.store.postgres.database import Database
+    from retinue.types.v1 import code_pb2
 
 _log = logging.getLogger(__name__)
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import uuid
-from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING
 
 from retinue.manager.agent_rpc.relay import AgentRefusedError, AgentUnavailableError, AttemptLocation
 from retinue.manager.session import kernel_locator
 from retinue.manager.store.postgres.database import Database, StoreUnavailable
+
+if TYPE_CHECKING:
+    import uuid
+    from collections.abc import AsyncGenerator
 
 # The agent has sent its report of the end, too.
 _REPORT_SECONDS, _POLL_SECONDS = 5.0, 0.05

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-import uuid
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
@@ -29,12 +28,14 @@ from retinue.manager.server.journal_positions import with_position
 from retinue.manager.session import kernel_locator
 from retinue.manager.store.access import console_tickets, port_access
 from retinue.manager.store.accounts import accounts
-from retinue.manager.store.postgres.database import Database, Transaction
 from retinue.manager.v1 import account_service_pb2
 from retinue.manager.v1 import kernel_service_pb2 as pb
 
 if TYPE_CHECKING:
+    import uuid
+
     from retinue.manager.gateway.serving import Gateway
+    from retinue.manager.store.postgres.database import Database, Transaction
 
 _log = logging.getLogger(__name__)
 

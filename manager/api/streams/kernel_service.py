@@ -5,13 +5,9 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import time
-from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
-import grpc.aio
-
-from retinue.manager.agent_rpc.relay import Forwarder
 from retinue.manager.api.streams.attach import serve_attach
 from retinue.manager.api.streams.code import serve_code
 from retinue.manager.api.streams.files import serve_download, serve_list, serve_upload
@@ -19,6 +15,7 @@ from retinue.manager.api.streams.gateway_access import create_port_ticket, creat
 from retinue.manager.api.streams.logs import serve_logs
 from retinue.manager.api.streams.ports import Tunnels, serve_open_port
 from retinue.manager.api.streams.stats import serve_stats
+from retinue.manager.api.streams.usage_samples import list_usage_samples
 from retinue.manager.api.visibility import find_session, record_access, require_feature
 from retinue.manager.domain.session.events import AccessMethod
 from retinue.manager.domain.session.features import Feature
@@ -29,12 +26,17 @@ from retinue.manager.server.interceptors import current_principal
 from retinue.manager.server.journal_positions import with_position
 from retinue.manager.session import kernel_locator
 from retinue.manager.store.placement import attempts
-from retinue.manager.store.postgres.database import Database
 from retinue.manager.v1 import kernel_service_pb2 as pb
 from retinue.manager.v1 import kernel_service_pb2_grpc
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    import grpc.aio
+
+    from retinue.manager.agent_rpc.relay import Forwarder
     from retinue.manager.gateway.serving import Gateway
+    from retinue.manager.store.postgres.database import Database
     from retinue.rpc.direct_port import DirectPorts
 
 _log = logging.getLogger(__name__)
@@ -65,7 +67,6 @@ class KernelServicer(kernel_service_pb2_grpc.KernelServiceServicer):
     async def StreamLogs(
         self, request: pb.StreamLogsRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[pb.StreamLogsResponse]:
-        """See the proto."""
         async with aclosing(serve_logs(self._database, self._forwarder.without_activity, request)) as responses:
             async for response in responses:
                 yield response
@@ -73,17 +74,20 @@ class KernelServicer(kernel_service_pb2_grpc.KernelServiceServicer):
     async def StreamStats(
         self, request: pb.StreamStatsRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[pb.StreamStatsResponse]:
-        """See the proto."""
         async with aclosing(serve_stats(self._database, self._forwarder, request)) as responses:
             async for response in responses:
                 yield response
+
+    async def ListUsageSamples(
+        self, request: pb.ListUsageSamplesRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.ListUsageSamplesResponse:
+        return await list_usage_samples(self._database, self._forwarder, request)
 
     async def Attach(
         self,
         request_iterator: AsyncIterator[pb.AttachRequest],
         context: grpc.aio.ServicerContext[Any, Any],
     ) -> AsyncIterator[pb.AttachResponse]:
-        """See the proto."""
         async with aclosing(serve_attach(self._database, self._forwarder, aiter(request_iterator))) as responses:
             async for response in responses:
                 yield response
@@ -91,7 +95,7 @@ class KernelServicer(kernel_service_pb2_grpc.KernelServiceServicer):
     async def OpenPort(
         self, request_iterator: AsyncIterator[Any], context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[Any]:
-        """See the proto; requests and responses are serialised."""
+        """Requests and responses are serialised."""
         served = serve_open_port(self._database, self._forwarder, self._tunnels, aiter(request_iterator))
         async with aclosing(served) as responses:
             async for response in responses:
@@ -100,20 +104,17 @@ class KernelServicer(kernel_service_pb2_grpc.KernelServiceServicer):
     async def CreatePortTicket(
         self, request: pb.CreatePortTicketRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.CreatePortTicketResponse:
-        """See the proto."""
         address = None if self._gateway is None else self._gateway.address
         return await create_port_ticket(self._database, address, request)
 
     async def CreatePortTunnel(
         self, request: pb.CreatePortTunnelRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.CreatePortTunnelResponse:
-        """See the proto."""
         return await create_port_tunnel(self._database, self._gateway, request)
 
     async def CreateSshCertificate(
         self, request: pb.CreateSshCertificateRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.CreateSshCertificateResponse:
-        """See the proto."""
         return await _create_ssh_certificate(self._database, self._authority, request)
 
     async def ExecuteCode(
@@ -121,7 +122,6 @@ class KernelServicer(kernel_service_pb2_grpc.KernelServiceServicer):
         request_iterator: AsyncIterator[pb.ExecuteCodeRequest],
         context: grpc.aio.ServicerContext[Any, Any],
     ) -> AsyncIterator[pb.ExecuteCodeResponse]:
-        """See the proto."""
         async with aclosing(serve_code(self._database, self._forwarder, aiter(request_iterator))) as responses:
             async for response in responses:
                 yield response

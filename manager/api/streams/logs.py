@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import codecs
-import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
+from typing import TYPE_CHECKING
 
 from retinue.manager.agent_rpc.output import OutputPastEndError, Piece
 from retinue.manager.agent_rpc.relay import AgentUnavailableError, Forwarder
@@ -14,10 +13,15 @@ from retinue.manager.api.sessions.requests import log_span
 from retinue.manager.api.visibility import find_session
 from retinue.manager.controllers.log_collector import read_output
 from retinue.manager.domain import errors
-from retinue.manager.store.postgres.database import Database
 from retinue.manager.store.sessions import sessions
 from retinue.manager.v1 import kernel_service_pb2 as pb
 from retinue.types.v1 import log_stream_pb2
+
+if TYPE_CHECKING:
+    import uuid
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+
+    from retinue.manager.store.postgres.database import Database
 
 # For so long the output of other kernels is followed before a stream fails for one that cannot be read.
 _OTHERS_SECONDS = 5.0

@@ -12,15 +12,13 @@ import contextlib
 import ipaddress
 import logging
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing, contextmanager
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from retinue.agent.v1 import agent_service_pb2 as agent_pb
 from retinue.manager.agent_rpc import relay
-from retinue.manager.agent_rpc.data_sizes import LARGE_AFTER_BYTES, SMALL_BYTES, LargeTunnels, MessageLimit
+from retinue.manager.agent_rpc.data_sizes import LARGE, LARGE_AFTER_BYTES, SMALL_BYTES, LargeTunnels, MessageLimit
 from retinue.manager.agent_rpc.dialer import Purpose
-from retinue.manager.agent_rpc.relay import AttemptLocation, Forwarder
 from retinue.manager.api.visibility import find_session, record_access, require_feature
 from retinue.manager.domain import errors
 from retinue.manager.domain.session.events import AccessMethod
@@ -30,14 +28,19 @@ from retinue.manager.server.interceptors import current_principal
 from retinue.manager.server.messages import read
 from retinue.manager.session import kernel_locator
 from retinue.manager.store.placement import attempts
-from retinue.manager.store.postgres.database import Database
 from retinue.manager.v1 import kernel_service_pb2 as pb
 from retinue.rpc import direct_port
-from retinue.rpc.direct_port import DirectPorts, Offer
 from retinue.rpc.enrollment.managers import split_address
 from retinue.rpc.first_request import first_request
 from retinue.rpc.port_data import data_of
-from retinue.types.v1 import port_pb2
+from retinue.types.v1 import file_pb2, port_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+
+    from retinue.manager.agent_rpc.relay import AttemptLocation, Forwarder
+    from retinue.manager.store.postgres.database import Database
+    from retinue.rpc.direct_port import DirectPorts, Offer
 
 _log = logging.getLogger(__name__)
 
@@ -47,6 +50,10 @@ KERNEL = "main1"
 MAX_LOOKUPS = 4
 CONNECT_SECONDS = 0.8
 """What connecting to a node may take: less than callers wait to be admitted."""
+_FILE_ACCESS = {
+    file_pb2.FILE_ACCESS_UPLOAD: AccessMethod.UPLOAD,
+    file_pb2.FILE_ACCESS_DOWNLOAD: AccessMethod.DOWNLOAD,
+}
 # From 127.1.0.0 on, which nothing else is at.
 _FIRST_SOURCE, _SOURCES = 0x7F010000, 250 << 16
 
@@ -66,6 +73,11 @@ async def serve_open_port(
 ) -> AsyncGenerator[bytes, None]:
     """Serves one stream of requests with responses, all serialised."""
     start = await _first(requests)
+    if start.files:
+        async with aclosing(_serve_files(database, forwarder, tunnels, start, requests)) as responses:
+            async for response in responses:
+                yield response
+        return
     async with tunnels.lookups, database.transaction() as tx:
         session_id = await find_session(tx, start.session, owner_only=True)
         kernel = await kernel_locator.running_main(tx, session_id)
@@ -90,8 +102,11 @@ async def serve_open_port(
         await record_access(tx, session_id, method, hostname, port=port, connection_address=source)
         most = sftp_connections(await attempts.read_memory(tx, session_id, hostname)) if kernel.serves_sftp else 0
     _log.debug("%s connects to port %d of session %s", current_principal().name, port, session_id)
-    wants_direct = start.direct and speaks_ssh
-    with tunnels.large.assign(current_principal().name) as sizes, tunnels.direct.offer(wants_direct) as offer:
+    with contextlib.ExitStack() as stack:
+        sizes = stack.enter_context(tunnels.large.assign(current_principal().name))
+        # What carries others costs the agent, and the manager that leads there, as much as large messages.
+        wants_direct, wants_tls = start.direct and speaks_ssh, start.direct and not speaks_ssh and sizes is LARGE
+        offer = stack.enter_context(tunnels.direct.offer(wants_direct or wants_tls))
         opening = agent_pb.OpenPortStart(
             attempt_id=location.attempt_id,
             port=port,
@@ -100,6 +115,7 @@ async def serve_open_port(
             max_connections=most,
             source=source,
             direct=wants_direct,
+            direct_tls=wants_tls,
         )
         steps = _steps(opening, requests, MessageLimit(sizes.to_kernel))
         opened = pb.PortOpened(
@@ -108,14 +124,57 @@ async def serve_open_port(
             large_data_bytes=sizes.to_kernel,
             large_data_after_bytes=LARGE_AFTER_BYTES,
         )
-        carried = forwarder.exchange(location, lambda stub: stub.OpenPort, steps, Purpose.PORT)
         with _in_words(most):
-            async with aclosing(carried) as responses, _Relay(offer) as relay:
-                async for message in responses:
-                    if data_of(message) is not None:
-                        yield message
-                    elif (response := _response(message, opened, location)) is not None:
-                        yield relay.add_to(response).SerializeToString()
+            async with aclosing(_carried(forwarder, location, steps, opened, offer)) as responses:
+                async for response in responses:
+                    yield response
+
+
+async def _serve_files(
+    database: Database,
+    forwarder: Forwarder,
+    tunnels: Tunnels,
+    start: pb.OpenPortStart,
+    requests: AsyncIterator[bytes],
+) -> AsyncGenerator[bytes, None]:
+    """Serves a stream whose direct port leads to files."""
+    hostname = start.hostname or KERNEL
+    method = _FILE_ACCESS[start.files]
+    with contextlib.ExitStack() as stack:
+        few = stack.enter_context(tunnels.large.assign(current_principal().name)) is LARGE
+        async with tunnels.lookups, database.transaction() as tx:
+            session_id = await find_session(tx, start.session, owner_only=True)
+            await require_feature(tx, session_id, Feature.FILES)
+            location = await kernel_locator.locate(tx, session_id, hostname)
+            if few:
+                await record_access(tx, session_id, method, hostname)
+        if not few:
+            yield pb.OpenPortResponse(opened=pb.PortOpened()).SerializeToString()
+            return
+        _log.info("%s copies files (%s) of attempt %s", current_principal().name, method.name, location.attempt_id)
+        offer = stack.enter_context(tunnels.direct.offer(wanted=True))
+        opening = agent_pb.OpenPortStart(attempt_id=location.attempt_id, files=start.files, direct_tls=True)
+        steps = _steps(opening, requests, MessageLimit(SMALL_BYTES))
+        async with aclosing(_carried(forwarder, location, steps, pb.PortOpened(), offer)) as responses:
+            async for response in responses:
+                yield response
+
+
+async def _carried(
+    forwarder: Forwarder,
+    location: AttemptLocation,
+    steps: AsyncIterator[bytes],
+    opened: pb.PortOpened,
+    offer: Offer | None,
+) -> AsyncGenerator[bytes, None]:
+    """Passes steps on to the agent, and yields responses; the first one is `opened`."""
+    carried = forwarder.exchange(location, lambda stub: stub.OpenPort, steps, Purpose.PORT)
+    async with aclosing(carried) as responses, _Relay(offer) as relay:
+        async for message in responses:
+            if data_of(message) is not None:
+                yield message
+            elif (response := _response(message, opened, location)) is not None:
+                yield relay.add_to(response).SerializeToString()
 
 
 def _loopback_address() -> str:
@@ -139,9 +198,19 @@ def _in_words(most: int) -> Iterator[None]:
 
 async def _first(requests: AsyncIterator[bytes]) -> pb.OpenPortStart:
     request = await first_request(_read_next(requests), "start")
-    if not request.start.port:
+    return checked_start(request)
+
+
+def checked_start(request: pb.OpenPortRequest) -> pb.OpenPortStart:
+    """Returns the first step, whose parts go together. Raises InvalidRequest."""
+    start = request.start
+    if start.files and (start.port or not start.direct):
+        raise errors.InvalidRequest([("start.files", "is in place of a port, and needs `direct`")])
+    if start.files and start.files not in _FILE_ACCESS:
+        raise errors.InvalidRequest([("start.files", "must be FILE_ACCESS_UPLOAD or FILE_ACCESS_DOWNLOAD")])
+    if not start.files and not start.port:
         raise errors.InvalidRequest([("start.port", "is required")])
-    return request.start
+    return start
 
 
 async def _read_next(requests: AsyncIterator[bytes]) -> pb.OpenPortRequest:
@@ -176,7 +245,7 @@ async def _steps(
             case "end_of_data":
                 ended = True
                 yield agent_pb.OpenPortRequest(end_of_data=port_pb2.EndOfData()).SerializeToString()
-            case "direct_refused" if opening.direct:
+            case "direct_refused" if opening.direct or opening.direct_tls:
                 yield agent_pb.OpenPortRequest(direct_refused=port_pb2.DirectRefused()).SerializeToString()
             case "direct_refused":
                 raise errors.InvalidRequest([("direct_refused", "answers a direct port, and there is none")])
@@ -192,11 +261,20 @@ class _Relay:
     def __init__(self, offer: Offer | None) -> None:
         self._offer = offer
         self._leading: asyncio.Task[None] | None = None
+        # All that the node said has gone to the caller.
+        self._all_said = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._leading is not None and kind is None and self._offer is not None and self._offer.arrival.done():
+            # The agent has ended the stream once it had sent everything, which may come later than that.
+            said = asyncio.ensure_future(self._all_said.wait())
+            try:
+                await asyncio.wait({self._leading, said}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                said.cancel()
         if self._leading is not None:
             self._leading.cancel()
             await asyncio.gather(self._leading, return_exceptions=True)
@@ -205,11 +283,13 @@ class _Relay:
         """Returns a response; to the first one of an agent that has a direct port, the manager's is added."""
         if self._offer is not None and self._leading is None and response.opened.HasField("direct"):
             response.opened.relay.CopyFrom(self._offer.port)
-            self._leading = asyncio.create_task(_lead(self._offer, response.opened.direct), name="direct relay")
+            self._leading = asyncio.create_task(
+                _lead(self._offer, response.opened.direct, self._all_said.set), name="direct relay"
+            )
         return response
 
 
-async def _lead(offer: Offer, node: port_pb2.DirectPort) -> None:
+async def _lead(offer: Offer, node: port_pb2.DirectPort, all_said: Callable[[], None]) -> None:
     # Not awaited itself: it outlasts this task.
     await asyncio.wait({offer.arrival})
     outside = offer.arrival.result()
@@ -219,7 +299,7 @@ async def _lead(offer: Offer, node: port_pb2.DirectPort) -> None:
             inside = await direct_port.connect(node)
         with inside:
             offer.admit()
-            await direct_port.carry(outside, inside, lambda _: None)
+            await direct_port.carry(outside, inside, lambda _: None, all_said)
 
 
 def _response(message: bytes, opened: pb.PortOpened, location: AttemptLocation) -> pb.OpenPortResponse | None:

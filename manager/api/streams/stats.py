@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-import uuid
-from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING
 
-from retinue.agent.v1 import agent_service_pb2 as agent_pb
 from retinue.manager.agent_rpc.relay import AttemptLocation, Forwarder
 from retinue.manager.agent_rpc.stats import StatsReader
 from retinue.manager.api.visibility import caller_visibility, find_session
@@ -15,10 +13,16 @@ from retinue.manager.domain.session.attempts import attempt_id
 from retinue.manager.domain.session.states import ENDED_SESSION_STATES
 from retinue.manager.server.fields import Violations
 from retinue.manager.store.placement import attempts
-from retinue.manager.store.placement.attempts import RunningKernelRecord
-from retinue.manager.store.postgres.database import Database
 from retinue.manager.store.sessions import sessions
 from retinue.manager.v1 import kernel_service_pb2 as pb
+
+if TYPE_CHECKING:
+    import uuid
+    from collections.abc import AsyncGenerator
+
+    from retinue.agent.v1 import agent_service_pb2 as agent_pb
+    from retinue.manager.store.placement.attempts import RunningKernelRecord
+    from retinue.manager.store.postgres.database import Database
 
 SHORTEST, LONGEST = dt.timedelta(seconds=1), dt.timedelta(hours=1)
 DEFAULT_SECONDS = 2.0

@@ -6,10 +6,13 @@ with what their pages ask for. So whatever acts has to come from the console's o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from retinue.manager.identity.tokens import TOKEN_PREFIX, is_secret
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 LOGIN_SECONDS = 12 * 3600
 

@@ -1,8 +1,8 @@
 """Steps of the database's clock: found out by comparing it with one that is never set. Pure; times are passed in.
 
 What sessions wait for is bounded by times of the database. A clock that is set an hour ahead would end all of them at
-once, and one that is set back would let them continue for an hour. The leader looks at both clocks each second, so that
-it knows a step and its size, and moves the times of what is live by as much.
+once, and one that is set back would let them continue for an hour. The leader looks at both clocks, each second while
+anyone writes, so that it knows a step and its size, and moves the times of what is live by as much.
 
 A step without a leader is not found: the boot clocks of two hosts cannot be compared, nor those of one host before and
 after its restart, and all times that are stored are of the clock that was set.

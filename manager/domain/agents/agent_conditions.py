@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import datetime as dt
-from collections.abc import Iterable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from retinue.manager.domain.session.attempts import AgentCondition, NodeCondition
 from retinue.rpc.core.reasons import AgentConditionReason, AgentConditionType
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Iterable
 
 QUARANTINED = AgentConditionType.QUARANTINED
 OUT_OF_BOUNDS = AgentConditionType.OUT_OF_BOUNDS

@@ -5,7 +5,10 @@ once and before it does anything for it, however long the rest takes. Pure.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 PATIENCE = 30.0
 """Seconds within which an agent has to answer."""

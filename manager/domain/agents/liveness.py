@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from retinue.manager.domain.agents.timers import Timers
+from typing import TYPE_CHECKING
+
 from retinue.manager.domain.scheduling.records import AgentState
+
+if TYPE_CHECKING:
+    from retinue.manager.domain.agents.timers import Timers
 
 
 def verdict(silence: float, timers: Timers) -> AgentState:

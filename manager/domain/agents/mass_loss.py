@@ -8,11 +8,15 @@ then: they come back over minutes. Pure.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from retinue.manager.domain.agents.timers import Timers
 from retinue.manager.domain.scheduling.records import AgentState, LossHold, MassLossRule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from retinue.manager.domain.agents.timers import Timers
 
 
 @dataclass(frozen=True, slots=True)

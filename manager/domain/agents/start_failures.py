@@ -9,12 +9,16 @@ one session after the other. Pure.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from retinue.manager.domain.session.attempts import AttemptStatus
 from retinue.manager.domain.session.states import ENDED_OBSERVATIONS, Observed
 from retinue.rpc.core.reasons import AttemptReason
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from retinue.manager.domain.session.attempts import AttemptStatus
 
 # So many sessions, within so many seconds, without a start that succeeds.
 SESSIONS, WINDOW = 3, 600.0

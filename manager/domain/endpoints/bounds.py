@@ -5,8 +5,7 @@ found when the document is read, and not where it divides by zero or overflows a
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from retinue.manager.domain.endpoints import measures
 from retinue.manager.domain.endpoints.model import Affinity, RequestRate, RoutingPolicy
@@ -15,6 +14,9 @@ from retinue.manager.domain.endpoints.scaling import Metric, Rate, ScalingPolicy
 from retinue.manager.domain.endpoints.schedules import Schedule
 from retinue.manager.domain.endpoints.spec import MAX_REPLICAS, ReplicaSpec
 from retinue.manager.domain.session.probes import Probe, PublishedPort
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
 
 T = TypeVar("T")
 

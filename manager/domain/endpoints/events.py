@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias, get_args
+from typing import TYPE_CHECKING, TypeAlias, get_args
 
 from pydantic import TypeAdapter, ValidationError
 
 from retinue.manager.domain.endpoints.scaling import Decision
 from retinue.manager.domain.endpoints.states import Lifecycle, ReplicaState, RolloutState
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ class FloorSet:
     end_time: dt.datetime | None
 
 
-EndpointHappening: TypeAlias = (
+EndpointEventBody: TypeAlias = (
     EndpointCreated
     | EndpointUpdated
     | RevisionDeployed
@@ -105,7 +107,7 @@ EndpointHappening: TypeAlias = (
     | EndpointEnded
     | FloorSet
 )
-ENDPOINT_KINDS: Mapping[type[EndpointHappening], str] = {
+ENDPOINT_KINDS: Mapping[type[EndpointEventBody], str] = {
     EndpointCreated: "ENDPOINT_CREATED",
     EndpointUpdated: "ENDPOINT_UPDATED",
     RevisionDeployed: "ENDPOINT_REVISION",
@@ -117,14 +119,14 @@ ENDPOINT_KINDS: Mapping[type[EndpointHappening], str] = {
     FloorSet: "ENDPOINT_FLOOR",
 }
 ENDPOINT_PREFIX = "ENDPOINT_"
-_PARSERS: Mapping[str, TypeAdapter[EndpointHappening]] = {
+_PARSERS: Mapping[str, TypeAdapter[EndpointEventBody]] = {
     kind: TypeAdapter(what) for what, kind in ENDPOINT_KINDS.items()
 }
 _DECISION = TypeAdapter(Decision)
-HAPPENINGS = get_args(EndpointHappening)
+EVENT_BODIES = get_args(EndpointEventBody)
 
 
-def parse_endpoint_event(kind: str, stored: str) -> EndpointHappening | None:
+def parse_endpoint_event(kind: str, stored: str) -> EndpointEventBody | None:
     """Returns an entry of the journal from its kind and its JSON; None when it cannot be read. Never raises."""
     try:
         return _PARSERS[kind].validate_json(stored)

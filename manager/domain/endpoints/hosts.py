@@ -4,10 +4,13 @@ and endpoints are reached. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from retinue.rpc.core.addresses import is_address
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 
 @dataclass(frozen=True, slots=True)

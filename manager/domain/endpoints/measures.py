@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from retinue.manager.domain.endpoints.model import EndpointTraffic, RevisionTraffic
 from retinue.manager.domain.endpoints.scaling import Metric, Reading
+
+if TYPE_CHECKING:
+    from retinue.manager.domain.endpoints.model import EndpointTraffic, RevisionTraffic
 
 CONCURRENCY, REQUESTS_PER_SECOND, QUEUE, LATENCY = "concurrency", "requests_per_second", "queue", "latency"
 # Of the replicas, and of a query; the rest of the name says of what.

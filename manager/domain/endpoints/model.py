@@ -135,7 +135,8 @@ class RoutedEndpoint:
     """An endpoint as routers are to serve it.
 
     `gate`: requests are held, as no replica is ready or none is to get any more. `deleted`: it answers 410. Weights sum
-    to 100, or are all 0 when nothing can serve.
+    to 100, or are all 0 when nothing can serve. The table of all endpoints adds the ids of tokens that were `revoked`
+    and have not ended, and how many `routers` share the limits of its replicas.
     """
 
     id: uuid.UUID
@@ -147,6 +148,8 @@ class RoutedEndpoint:
     revisions: tuple[RoutedRevision, ...] = ()
     gate: bool = True
     deleted: bool = False
+    revoked: tuple[str, ...] = ()
+    routers: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,12 @@ from __future__ import annotations
 import datetime as dt
 import functools
 import re
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 # Minute, hour, day of month, month, day of week (0 and 7: Sunday).
 _BOUNDS = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))

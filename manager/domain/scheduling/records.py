@@ -22,8 +22,8 @@ class GroupRecord:
     # JSON as stored; `policy` checks it.
     options: object
     owner_weights: Mapping[str, int]
-    # The agent that a rotation chose last.
-    rotation: str
+    # Id of the agent that `round-robin` chose last; the next pass begins after it.
+    round_robin_cursor: str
     # Those that kernels may have, as stored; empty: all.
     isolations: Sequence[str]
 

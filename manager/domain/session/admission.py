@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from retinue.manager.domain.session.apps import MAX_ALLOWED, MAX_APPS, AppSpec
 from retinue.manager.domain.session.image_references import wrong_reference
@@ -29,6 +29,9 @@ from retinue.manager.domain.session.usage import CUDA
 from retinue.manager.domain.webhooks.rules import wrong_secret, wrong_url
 from retinue.rpc.core.amounts import DISK, MEMORY, AmountError, format_amount, parse_amount, parse_asked
 from retinue.rpc.core.names import NAME_RULE, is_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 MAX_CLUSTER_SIZE = 1024
 MAX_ROLES = 32

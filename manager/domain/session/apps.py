@@ -7,8 +7,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from retinue.manager.domain.session.service_ports import PublicAddress
+if TYPE_CHECKING:
+    from retinue.manager.domain.session.service_ports import PublicAddress
 
 MAX_APPS, MAX_ALLOWED = 32, 64
 ANY = "*"

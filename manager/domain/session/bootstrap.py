@@ -7,9 +7,12 @@ file, so that it keeps standard input, and so that its first line may name its i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from retinue.manager.domain.reasons import SessionReason
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 # Exit code of a kernel whose script failed: the command was not started.
 # What the script itself exited with is in the output.

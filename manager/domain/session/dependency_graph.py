@@ -4,10 +4,13 @@ who depends on whom in the end. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from retinue.manager.domain.session.states import ENDED_SESSION_STATES, Result, SessionState
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
 
 class DependencyKind(StrEnum):

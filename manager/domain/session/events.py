@@ -6,10 +6,9 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 from pydantic import PlainValidator, TypeAdapter, ValidationError
 
@@ -20,6 +19,9 @@ from retinue.manager.domain.session.new_session import NewKernel, NewSession
 from retinue.manager.domain.session.spec_codec import DecodedSpec, Encoder, UnreadableSpec, decode
 from retinue.manager.domain.session.states import KernelState, Result, SessionState
 from retinue.rpc.core.retries import Retries
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,10 +171,10 @@ class UnreadableEvent:
 
 
 PATH_CONDITIONS = frozenset({ConditionType.PATH_BROKEN, ConditionType.PATH_UNPROVED})
-Happening: TypeAlias = (
+EventBody: TypeAlias = (
     SessionCreated | SessionMoved | KernelMoved | ImagePulled | KernelAccess | ReasonChanged | SessionUpdated
 )
-KINDS: Mapping[type[Happening], str] = {
+KINDS: Mapping[type[EventBody], str] = {
     SessionCreated: "CREATED",
     SessionMoved: "SESSION_MOVED",
     KernelMoved: "KERNEL_MOVED",
@@ -181,26 +183,26 @@ KINDS: Mapping[type[Happening], str] = {
     ReasonChanged: "REASON_CHANGED",
     SessionUpdated: "SESSION_UPDATED",
 }
-_PARSERS: Mapping[str, TypeAdapter[Happening]] = {kind: TypeAdapter(what) for what, kind in KINDS.items()}
+_PARSERS: Mapping[str, TypeAdapter[EventBody]] = {kind: TypeAdapter(body) for body, kind in KINDS.items()}
 _CONDITION, _PULLED_BYTES = TypeAdapter(Condition), TypeAdapter(PulledBytes)
 
 
-def stored_creation(what: SessionCreated, encoder: Encoder) -> dict[str, object]:
+def stored_creation(body: SessionCreated, encoder: Encoder) -> dict[str, object]:
     """Returns an entry about a session that was created as it is written; others are written as they are.
     Raises TypeError for a spec that could not be read.
     """
-    if isinstance(what.spec, UnreadableSpec):
-        raise TypeError(what.spec.error)
+    if isinstance(body.spec, UnreadableSpec):
+        raise TypeError(body.spec.error)
     return {
-        "session": what.session,
-        "spec": encoder.document(what.spec, what.session.name),
-        "kernels": what.kernels,
-        "reason": what.reason,
-        "message": what.message,
+        "session": body.session,
+        "spec": encoder.document(body.spec, body.session.name),
+        "kernels": body.kernels,
+        "reason": body.reason,
+        "message": body.message,
     }
 
 
-def parse_event(kind: str, stored: str) -> Happening | UnreadableEvent:
+def parse_event(kind: str, stored: str) -> EventBody | UnreadableEvent:
     """Returns an entry of the journal from its kind and its JSON. Never raises."""
     try:
         return _PARSERS[kind].validate_json(stored)
@@ -220,9 +222,9 @@ def with_memory_kills(
     conditions: tuple[Condition, ...], hostname: str, kills: int, since: dt.datetime | None
 ) -> tuple[Condition, ...]:
     """Returns the conditions with the one that says how many processes of a kernel were killed for want of memory."""
-    what = "1 process was" if kills == 1 else f"{kills} processes or more were"
+    processes = "1 process was" if kills == 1 else f"{kills} processes or more were"
     prefix = f"{hostname}: "
-    new = Condition(ConditionType.OOM_KILLED, f"{prefix}{what} killed, as its memory was used up", since)
+    new = Condition(ConditionType.OOM_KILLED, f"{prefix}{processes} killed, as its memory was used up", since)
     others = (item for item in conditions if item.type != new.type or not item.message.startswith(prefix))
     return conditions if new in conditions else (*others, new)
 
@@ -270,9 +272,9 @@ def with_failing_steps(conditions: tuple[Condition, ...], kernel: FailingKernel)
 
 
 def _failing(kernel: FailingKernel, step: FailingStep) -> Condition:
-    what = _FAILING[step.step].format(agent=kernel.agent, hostname=kernel.hostname)
+    step_text = _FAILING[step.step].format(agent=kernel.agent, hostname=kernel.hostname)
     since = None if step.since is None else step.since.timestamp()
-    message = f"{what}: {step.error if since is None else Retries(since, step.tries, step.error)}"
+    message = f"{step_text}: {step.error if since is None else Retries(since, step.tries, step.error)}"
     kind = ConditionType.NETWORK_DEGRADED if step.step is Step.NETWORK else ConditionType.RETRYING
     return Condition(kind, message, step.since, kernel.agent)
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from retinue.manager.domain.session.states import SessionType
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class Feature(StrEnum):

@@ -11,9 +11,12 @@ whatever is listed here.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from retinue.manager.domain.session.image_references import DEFAULT_REGISTRY, registry_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 MAX_PATTERNS = 64
 _LABEL = r"[a-z0-9](?:[a-z0-9_-]{0,61}[a-z0-9])?"

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
-import random
-from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Collection, Iterable
 
 # Private space that few sites use; sessions are isolated from each other and from the node, so an overlap with a site's
 # own network only matters to kernels that talk to that site. Sites that use it choose another pool.

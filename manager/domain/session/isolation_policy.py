@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from retinue.manager.domain.session.isolation import KERNELS, Isolation, implied
-from retinue.manager.domain.session.spec import KernelSpec, SessionSpec
 from retinue.manager.domain.session.usage import CUDA
 from retinue.rpc.core.amounts import MEMORY, MIN_VM_MEMORY, format_amount, parse_amount
+
+if TYPE_CHECKING:
+    from retinue.manager.domain.session.spec import KernelSpec, SessionSpec
 
 Violations = list[tuple[str, str]]
 

@@ -4,11 +4,14 @@ and of what a resource group grants.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
 
 from retinue.manager.domain.session.spec import MountSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
 
 MAX_MOUNTS, MAX_ROOTS, MAX_PROJECTS = 32, 64, 256
 MAX_PATH = 1024

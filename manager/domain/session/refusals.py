@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from retinue.manager.domain.errors import ApiError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 # So many names are told.
 _NAMED = 16

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
 from functools import reduce
 from ipaddress import ip_address
 from operator import or_
+from typing import TYPE_CHECKING
 
 from retinue.manager.domain.session.isolation import KERNELS, Isolation
-from retinue.manager.domain.session.spec import SessionSpec
 from retinue.rpc.core.amounts import DISK, MEMORY
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from retinue.manager.domain.session.spec import SessionSpec
 
 # What a kernel may need of an agent, in words, and the names of the agents' runtimes that give it.
 FEATURES = (

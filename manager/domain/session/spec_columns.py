@@ -7,10 +7,11 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from retinue.manager.domain.session.isolation import Isolation
-from retinue.manager.domain.session.spec import SessionSpec
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
+    from retinue.manager.domain.session.spec import SessionSpec
 
 
 def members(record: DataclassInstance) -> dict[str, Any]:

@@ -6,8 +6,11 @@ have neither (BASIC), and what shows all of a session (FULL) has the values of v
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class SpecView(Enum):

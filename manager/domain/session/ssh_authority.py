@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import functools
 import secrets
-import uuid
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -24,7 +24,10 @@ from cryptography.hazmat.primitives.serialization import (
     SSHCertificateType,
 )
 
-from retinue.manager.domain.session.ssh_keys import Key
+if TYPE_CHECKING:
+    import uuid
+
+    from retinue.manager.domain.session.ssh_keys import Key
 
 FOR_EVER = 2**64 - 1
 # Clocks of nodes may be behind.

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from retinue.manager.domain.reasons import ConditionType, SessionReason
 from retinue.manager.domain.session import bootstrap
@@ -42,6 +42,9 @@ from retinue.manager.domain.session.states import (
     SessionType,
 )
 from retinue.rpc.core.reasons import AttemptReason
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
 
 # A session whose placement failed this often ends instead of waiting for another.
 MAX_FAILED_STARTS = 5

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from retinue.rpc.core.amounts import CPU, MEMORY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 CUDA = "cuda.device"
 _THOUSANDTHS = 1000

@@ -17,7 +17,7 @@ from standardwebhooks import Webhook
 from retinue.manager.domain.reasons import ConditionType
 from retinue.manager.domain.session.events import (
     Condition,
-    Happening,
+    EventBody,
     ReasonChanged,
     SessionCreated,
     SessionMoved,
@@ -68,26 +68,26 @@ def wrong_secret(secret: str) -> str:
     return f"must be {_SECRET_PREFIX} and {_MIN_KEY_BYTES} to {_MAX_KEY_BYTES} random bytes in base64"
 
 
-def events_of(what: Happening | UnreadableEvent) -> tuple[str, ...]:
+def events_of(body: EventBody | UnreadableEvent) -> tuple[str, ...]:
     """Returns the events that an entry of the journal is for receivers, the most specific one last;
     none for most entries.
     """
-    match what:
+    match body:
         case SessionCreated():
             return ("CREATED",)
         case ReasonChanged():
-            return (IDLE_WARNING,) if _warnings(what) else ()
-        case SessionMoved() if what.to_state in EVENTS:
-            result = {Result.SUCCESS: "SUCCEEDED", Result.FAILED: "FAILED"}.get(what.result)
-            ended = (result,) if what.to_state in ENDS and result is not None else ()
-            return (what.to_state, *ended)
+            return (IDLE_WARNING,) if _warnings(body) else ()
+        case SessionMoved() if body.to_state in EVENTS:
+            result = {Result.SUCCESS: "SUCCEEDED", Result.FAILED: "FAILED"}.get(body.result)
+            ended = (result,) if body.to_state in ENDS and result is not None else ()
+            return (body.to_state, *ended)
     return ()
 
 
-def _warnings(what: ReasonChanged) -> list[Condition]:
+def _warnings(body: ReasonChanged) -> list[Condition]:
     """Warnings of the end that are new with an entry of the journal; it has all conditions of the session."""
-    new = _IDLE_WARNINGS.intersection(what.new)
-    return [condition for condition in what.conditions if condition.type in new]
+    new = _IDLE_WARNINGS.intersection(body.new)
+    return [condition for condition in body.conditions if condition.type in new]
 
 
 def wanted(asked: tuple[str, ...], happened: tuple[str, ...]) -> str:
@@ -106,16 +106,16 @@ class SessionEntry:
     name: str
     owner: str
     project: str
-    what: Happening | UnreadableEvent
+    body: EventBody | UnreadableEvent
 
 
 def body_of(event: str, entry: SessionEntry) -> str:
     """Returns the JSON that is sent."""
     move = _CREATED
-    if isinstance(entry.what, SessionMoved):
-        move = entry.what
-    elif isinstance(entry.what, ReasonChanged):
-        warnings = _warnings(entry.what)
+    if isinstance(entry.body, SessionMoved):
+        move = entry.body
+    elif isinstance(entry.body, ReasonChanged):
+        warnings = _warnings(entry.body)
         reason = ", ".join(warning.type for warning in warnings)
         message = "; ".join(warning.message for warning in warnings)
         move = SessionMoved(SessionState.RUNNING, SessionState.RUNNING, Result.UNDEFINED, None, reason, message)

@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
-import uuid
-from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from retinue.manager.agent_rpc.dialer import Dialer
 from retinue.manager.dispatch.protected_addresses import HostAddresses, resolve_all
-from retinue.manager.domain.endpoints.model import RoutedEndpoint, Traffic
 from retinue.manager.endpoints.routers.core.table import EdgeTable, difference
 from retinue.manager.endpoints.routers.core.traffic import Reading, summed
 from retinue.manager.endpoints.routers.messages import endpoint_message
 from retinue.manager.endpoints.routers.router_link import RouterLink
-from retinue.manager.identity.endpoint_tokens import EndpointDomain
 from retinue.manager.store.endpoints import endpoint_tokens
 from retinue.manager.store.fleet import routers
 from retinue.manager.store.postgres.database import Database, StoreUnavailable
 from retinue.manager.store.postgres.repeats import Repeats
+from retinue.manager.store.postgres.writes import QUIET_SECONDS
 from retinue.router.v1 import router_service_pb2 as pb
 from retinue.rpc.cancellation import cancellable
 from retinue.rpc.core.addresses import is_address
+
+if TYPE_CHECKING:
+    import uuid
+    from collections.abc import Callable, Mapping, Sequence
+
+    from retinue.manager.agent_rpc.dialer import Dialer
+    from retinue.manager.domain.endpoints.model import RoutedEndpoint, Traffic
+    from retinue.manager.identity.endpoint_tokens import EndpointDomain
 
 _log = logging.getLogger(__name__)
 
@@ -115,14 +119,14 @@ class RouterEdge:
             async with asyncio.TaskGroup() as group:
                 while True:
                     self._changed.clear()
+                    seen = self._database.writes.number
                     try:
                         await self._look(group)
                     except StoreUnavailable as error:
                         if repeats.is_due(str(error), asyncio.get_running_loop().time()):
                             _log.warning("routers are not looked after: %s", error)
-                    with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(_POLL_SECONDS):
-                            await self._changed.wait()
+                    longest = _RECORD_SECONDS if self._links else QUIET_SECONDS
+                    await self._database.writes.rest(self._changed, seen, _POLL_SECONDS, longest)
         finally:
             self._links.clear()
             self._names.clear()
@@ -196,14 +200,12 @@ class RouterEdge:
     def _messages(self, before: EdgeTable, after: EdgeTable) -> tuple[list[pb.Endpoint], list[str]]:
         change = difference(before, after)
         changed = []
-        for found in change.changed:
+        for endpoint in change.changed:
             try:
-                changed.append(endpoint_message(found, self._domain.domain))
+                changed.append(endpoint_message(endpoint, self._domain.domain))
             except (ArithmeticError, TypeError, ValueError) as error:
                 # Routers serve its former state, and the others as they are.
-                _log.error(
-                    "endpoint %s of project %s stays as it was: %s", found.endpoint.name, found.endpoint.project, error
-                )
+                _log.error("endpoint %s of project %s stays as it was: %s", endpoint.name, endpoint.project, error)
         return changed, list(map(str, change.removed))
 
     async def _welcomed(self, router_id: str, url: str) -> None:

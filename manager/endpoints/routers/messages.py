@@ -5,9 +5,7 @@ a message that makes no sense is an error of its router only.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
-
-from google.protobuf.duration_pb2 import Duration
+from typing import TYPE_CHECKING
 
 from retinue.manager.domain.endpoints.model import (
     AccessMode,
@@ -16,14 +14,18 @@ from retinue.manager.domain.endpoints.model import (
     Cors,
     HashSource,
     RevisionTraffic,
+    RoutedEndpoint,
     RoutedRevision,
     RoutingPolicy,
 )
 from retinue.manager.domain.endpoints.states import ReplicaState
-from retinue.manager.endpoints.routers.core.table import TableEndpoint
 from retinue.router.v1 import router_service_pb2 as pb
-from retinue.rpc.times import duration, seconds
+from retinue.rpc.times import milliseconds, seconds
 from retinue.types.v1 import cors_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 
 _ALGORITHMS = {
     Algorithm.LEAST_REQUEST: pb.ALGORITHM_LEAST_REQUEST,
@@ -38,23 +40,23 @@ class ProtocolError(Exception):
     """A router sent what makes no sense."""
 
 
-def endpoint_message(found: TableEndpoint, domain: str) -> pb.Endpoint:
+def endpoint_message(endpoint: RoutedEndpoint, domain: str) -> pb.Endpoint:
     """Returns an endpoint as routers get it; limits of replicas are shared by the routers, rounded up."""
-    endpoint, access = found.endpoint, found.endpoint.access
+    access = endpoint.access
     return pb.Endpoint(
         id=str(endpoint.id),
         name=endpoint.name,
         project=endpoint.project,
         hosts=[f"{endpoint.host_label}.{domain}", *endpoint.routing.hosts],
         deleted=endpoint.deleted,
-        revisions=[_revision(revision, found.routers, gate=endpoint.gate) for revision in endpoint.revisions],
+        revisions=[_revision(revision, endpoint.routers, gate=endpoint.gate) for revision in endpoint.revisions],
         routing=_routing(endpoint.routing),
         access=pb.Access(
             public=access.mode is AccessMode.PUBLIC,
-            revoked_token_ids=found.revoked,
+            revoked_token_ids=endpoint.revoked,
             source_ranges=access.source_ranges,
             rate_requests=0 if access.per_token is None else access.per_token.requests,
-            rate_period=_duration(0 if access.per_token is None else access.per_token.period_ms),
+            rate_period=milliseconds(0 if access.per_token is None else access.per_token.period_ms),
         ),
     )
 
@@ -89,10 +91,10 @@ def _routing(policy: RoutingPolicy) -> pb.Routing:
         hash_header=policy.hash_name if hashed and policy.hash_source is HashSource.HEADER else "",
         hash_cookie=policy.hash_name if hashed and policy.hash_source is HashSource.COOKIE else "",
         affinity_cookie="" if affinity is None else affinity.cookie,
-        affinity_lifetime=_duration(0 if affinity is None else affinity.lifetime_ms),
-        request_timeout=_duration(policy.request_timeout_ms),
-        idle_timeout=_duration(policy.idle_timeout_ms),
-        hold_timeout=_duration(policy.hold_timeout_ms),
+        affinity_lifetime=milliseconds(0 if affinity is None else affinity.lifetime_ms),
+        request_timeout=milliseconds(policy.request_timeout_ms),
+        idle_timeout=milliseconds(policy.idle_timeout_ms),
+        hold_timeout=milliseconds(policy.hold_timeout_ms),
         hold_limit=policy.hold_limit,
         retry_idempotent=policy.retry_idempotent,
         picker=pb.Picker(address=policy.picker_address, ca=policy.picker_ca)
@@ -108,12 +110,8 @@ def _cors(cors: Cors) -> cors_pb2.Cors:
         methods=cors.methods,
         headers=cors.headers,
         credentials=cors.credentials,
-        max_age=_duration(cors.max_age_ms),
+        max_age=milliseconds(cors.max_age_ms),
     )
-
-
-def _duration(milliseconds: int) -> Duration:
-    return duration(milliseconds / 1000)
 
 
 def read_revisions(traffic: pb.Traffic) -> dict[tuple[uuid.UUID, int], RevisionTraffic]:

@@ -6,15 +6,13 @@ import asyncio
 import contextlib
 import logging
 import random
-import uuid
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import grpc
 import grpc.aio
 from google.protobuf.duration_pb2 import Duration
 
-from retinue.manager.agent_rpc.dialer import Dialer
 from retinue.manager.domain.endpoints.model import RevisionTraffic
 from retinue.manager.endpoints.routers import messages
 from retinue.manager.endpoints.routers.core.table import EdgeTable
@@ -24,6 +22,12 @@ from retinue.router.v1 import router_service_pb2 as pb
 from retinue.router.v1 import router_service_pb2_grpc as pb_grpc
 from retinue.rpc.bidi_call import BidiCall
 from retinue.rpc.cancellation import UnrequestedCancellationError, cancellable
+
+if TYPE_CHECKING:
+    import uuid
+    from collections.abc import Awaitable, Callable
+
+    from retinue.manager.agent_rpc.dialer import Dialer
 
 _log = logging.getLogger(__name__)
 

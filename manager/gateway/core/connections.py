@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from envoy.config.cluster.v3.circuit_breaker_pb2 import CircuitBreakers
 from envoy.config.cluster.v3.cluster_pb2 import Cluster, UpstreamConnectionOptions
 from envoy.config.cluster.v3.outlier_detection_pb2 import OutlierDetection
 from envoy.config.core.v3.address_pb2 import Address, EnvoyInternalAddress, TcpKeepalive
 from envoy.config.core.v3.backoff_pb2 import BackoffStrategy
-from envoy.config.core.v3.extension_pb2 import TypedExtensionConfig
-from envoy.config.core.v3.grpc_service_pb2 import GrpcService
 from envoy.config.core.v3.protocol_pb2 import Http2ProtocolOptions
 from envoy.config.endpoint.v3.endpoint_components_pb2 import Endpoint, LbEndpoint, LocalityLbEndpoints
 from envoy.config.endpoint.v3.endpoint_pb2 import ClusterLoadAssignment
@@ -51,6 +50,10 @@ from retinue.proxy.core.fields import (
     text,
     tls,
 )
+
+if TYPE_CHECKING:
+    from envoy.config.core.v3.extension_pb2 import TypedExtensionConfig
+    from envoy.config.core.v3.grpc_service_pb2 import GrpcService
 
 TRAFFIC_CLUSTER, CONSOLE_CLUSTER = "traffic", "console"
 TRAFFIC_SECONDS = 1

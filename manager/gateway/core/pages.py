@@ -7,9 +7,12 @@ one without a cookie is the same whatever there is behind the address.
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _TEMPLATE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">

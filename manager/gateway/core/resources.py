@@ -7,8 +7,8 @@ certain, and these never leave the engine. The manager is asked about every othe
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from envoy.config.accesslog.v3.accesslog_pb2 import (
     AccessLogFilter,
@@ -48,12 +48,9 @@ from envoy.extensions.filters.network.http_connection_manager.v3.http_connection
     Rds,
     ResponseMapper,
 )
-from envoy.extensions.transport_sockets.tls.v3.secret_pb2 import Secret
 from envoy.type.matcher.v3.http_inputs_pb2 import HttpResponseHeaderMatchInput
 from envoy.type.matcher.v3.string_pb2 import StringMatcher
 from envoy.type.v3.http_status_pb2 import HttpStatus, StatusCode
-from google.protobuf.any_pb2 import Any as AnyMessage
-from google.protobuf.message import Message
 from xds.core.v3 import extension_pb2 as xds
 from xds.type.matcher.v3 import regex_pb2, string_pb2
 from xds.type.matcher.v3.matcher_pb2 import Matcher
@@ -79,6 +76,13 @@ from retinue.proxy.core.fields import (
     socket_address,
     text,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from envoy.extensions.transport_sockets.tls.v3.secret_pb2 import Secret
+    from google.protobuf.any_pb2 import Any as AnyMessage
+    from google.protobuf.message import Message
 
 LISTENER = ROUTES = CERTIFICATE = "ports"
 AUTHORIZATION_CLUSTER = "authorization"

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from retinue.manager.domain.session.service_ports import PublicAddress
 from retinue.manager.identity.tokens import is_secret
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 TICKET_PREFIX = "rtt_"
 ACCESS_PREFIX = "rta_"

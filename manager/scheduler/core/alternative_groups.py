@@ -5,15 +5,19 @@ Whether others go before there is not its concern, and nothing is held up for th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from retinue.manager.domain.scheduling.records import PendingSession
-from retinue.manager.scheduler.core.cache import Cache
 from retinue.manager.scheduler.core.snapshot import PastUsage, snapshot_of
 from retinue.manager.scheduling.custom import Advice
 from retinue.manager.scheduling.scheduling_pass import run_pass
 from retinue.manager.scheduling.strategies import FAIR_SHARE, validate_policy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from retinue.manager.domain.scheduling.records import PendingSession
+    from retinue.manager.scheduler.core.cache import Cache
 
 MAX_TRIED, MAX_NAMED = 32, 3
 _NOT_ASKED = "it is not asked for a hint"
@@ -53,7 +57,7 @@ def _has_room(cache: Cache, waiting: PendingSession, group: str, now: float) -> 
         snapshot.owners,
         snapshot.queue,
         policy,
-        row.rotation,
+        row.round_robin_cursor,
         advice=Advice(order_failure=_NOT_ASKED, placements_failure=_NOT_ASKED),
     )
     return decisions.explain(0) is None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
 
 _FIRST_ROWS = 64
 _FIRST_SLOTS = 8

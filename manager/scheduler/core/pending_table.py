@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
-import uuid
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from retinue.manager.domain.scheduling.records import PendingSession
 from retinue.manager.scheduler.core.growable import Slots, empty, empty_amounts, grown, widened
-from retinue.manager.scheduling.columns import Integers, Mask
+
+if TYPE_CHECKING:
+    import uuid
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from retinue.manager.domain.scheduling.records import PendingSession
+    from retinue.manager.scheduling.columns import Integers, Mask
 
 # Queues are packed when half of their rows are gone, and they are not small.
 _PACKED_ABOVE = 1024
@@ -62,6 +66,8 @@ class PendingTable:
         self.written_tries: Integers = empty(np.int32)
         self.reason: Integers = empty(np.int32)
         self.written_reason: Integers = empty(np.int32)
+        # When words or tries were written last, by the writer's clock; 0 for never.
+        self.written_at: NDArray[np.float64] = empty(np.float64)
         self.hostnames: Integers = empty(np.int32)
         self.first_kernel: Integers = empty(np.int64)
         self.size: Integers = empty(np.int32)
@@ -83,7 +89,7 @@ class PendingTable:
     _COLUMNS = (
         "ids", "alive", "single_node", "clearing", "group", "account", "sequence", "priority", "created", "next_try", "nominated_until", "tries",
         "written_tries", "reason",
-        "written_reason", "hostnames", "first_kernel", "size",
+        "written_reason", "written_at", "hostnames", "first_kernel", "size",
     )  # fmt: skip
 
     def put(self, row: PendingSession, account: int) -> None:
@@ -113,6 +119,7 @@ class PendingTable:
         self.created[number], self.nominated_until[number] = row.created, row.nominated_until
         self.tries[number] = self.written_tries[number] = row.tries
         self.reason[number] = self.written_reason[number] = reason
+        self.written_at[number] = 0.0
         self.hostnames[number] = shape.hostnames
         self.first_kernel[number], self.size[number] = shape.first_kernel, shape.size
         if is_constrained(row):

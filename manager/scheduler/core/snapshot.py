@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
-from typing import TypeAlias, overload
+from typing import TYPE_CHECKING, TypeAlias, overload
 
 import numpy as np
 import orjson
@@ -13,12 +15,10 @@ from numpy.typing import NDArray
 
 from retinue.manager.domain.reasons import SessionReason
 from retinue.manager.domain.scheduling.policy import NOT_IN_SHARES, Tier
-from retinue.manager.domain.scheduling.records import GroupRecord, PendingSession, RunningSession
 from retinue.manager.domain.session.explanation import StoredExplanation, StoredShortfall
 from retinue.manager.domain.session.isolation_policy import not_allowed
 from retinue.manager.domain.session.quota_subjects import Subject, subjects_of, words
 from retinue.manager.domain.session.runtime_features import FAMILIES, FEATURES, OF_ISOLATION, SFTP
-from retinue.manager.scheduler.core.cache import Cache, Limit
 from retinue.manager.scheduling.columns import (
     UNLIMITED,
     AgentPreferences,
@@ -34,8 +34,15 @@ from retinue.manager.scheduling.fair_share import normalised_usage
 from retinue.manager.scheduling.quotas import QUOTA
 from retinue.rpc.core.amounts import format_amount
 
+if TYPE_CHECKING:
+    from retinue.manager.domain.scheduling.records import GroupRecord, PendingSession, RunningSession
+    from retinue.manager.scheduler.core.cache import Cache, Limit
+
 # Project and name.
 Endpoint: TypeAlias = tuple[str, str]
+
+# The last second of the year 9999, beyond which no calendar goes.
+_LAST_SECOND = 253_402_300_799.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,8 +301,17 @@ def _held_by_policy(row: PendingSession, now: float) -> Explanation | None:
         more = f" and {number - len(names)} more" if number > len(names) else ""
         return Explanation(Tier.POLICY, SessionReason.DEPENDENCY, f"it waits for {', '.join(names)}{more}")
     if (row.earliest_start_time or 0.0) > now:
-        return Explanation(Tier.POLICY, SessionReason.START_TIME, "its start time has not come")
+        return _starts_later(row.earliest_start_time or 0.0)
     return None
+
+
+@lru_cache(maxsize=65_536)
+def _starts_later(start: float) -> Explanation:
+    """Returns the reason of sessions that start at a time, once for all passes."""
+    moment = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=min(start, _LAST_SECOND))
+    return Explanation(
+        Tier.POLICY, SessionReason.START_TIME, f"it starts at {moment:%Y-%m-%d %H:%M:%S} UTC at the earliest"
+    )
 
 
 def wishes_of(

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from google.protobuf.duration_pb2 import Duration
 
-from retinue.manager.scheduling.columns import Agents, Owners, Queue
 from retinue.manager.scheduling.shares import total_capacity
 from retinue.strategy.v1 import strategy_service_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from retinue.manager.scheduling.columns import Agents, Owners, Queue
 
 
 def waiting_sessions(agents: Agents, owners: Owners, queue: Queue) -> list[pb.WaitingSession]:

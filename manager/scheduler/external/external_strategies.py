@@ -5,15 +5,18 @@ failures are answers too.
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 import grpc
 import grpc.aio
 
 from retinue.manager.scheduler.external import convert
-from retinue.manager.scheduling.columns import Agents, Owners, Queue
 from retinue.manager.scheduling.custom import Advice
 from retinue.manager.scheduling.strategies import EXTERNAL, Settings
 from retinue.strategy.v1 import strategy_service_pb2_grpc as pb_grpc
+
+if TYPE_CHECKING:
+    from retinue.manager.scheduling.columns import Agents, Owners, Queue
 
 # A hundred thousand sessions of many kernels.
 _MAX_MESSAGE = 128 * 1024 * 1024

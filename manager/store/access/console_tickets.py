@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import datetime as dt
-import uuid
+from typing import TYPE_CHECKING
 
 from sqlalchemy import delete, func, insert
-from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.store.postgres.constructs import table_of
 from retinue.manager.store.tables import ConsoleTicket
+
+if TYPE_CHECKING:
+    import uuid
+
+    from sqlmodel.ext.asyncio.session import AsyncSession
 
 _ticket = table_of(ConsoleTicket)
 

@@ -6,11 +6,10 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Collection
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from sqlalchemy import delete, func, insert, or_, select, text
-from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.domain.session.states import SessionState
 from retinue.manager.store.placement.attempts import KernelLocationRecord, kernel_location
@@ -18,6 +17,11 @@ from retinue.manager.store.postgres.constructs import table_of, words
 from retinue.manager.store.postgres.recordset import fetched
 from retinue.manager.store.sessions.session_records import STATES
 from retinue.manager.store.tables import PortAccess, PortTicket, Session
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from sqlmodel.ext.asyncio.session import AsyncSession
 
 _access, _session, _ticket = table_of(PortAccess), table_of(Session), table_of(PortTicket)
 

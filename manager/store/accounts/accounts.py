@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy
 from sqlalchemy import Column, ColumnElement, LargeBinary, Uuid, cast, func, null, or_
 from sqlalchemy.dialects.postgresql import insert
 from sqlmodel import col, delete, select, tuple_, update
-from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.domain.session.mounts import FileOwner
 from retinue.manager.store.placement import quotas
 from retinue.manager.store.postgres.constructs import one_of, table_of, words
 from retinue.manager.store.postgres.recordset import record_of
 from retinue.manager.store.tables import Membership, Project, RetiredName, Session, Token, UserAccount
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from sqlmodel.ext.asyncio.session import AsyncSession
 
 _ENDED = words("TERMINATED", "CANCELLED")
 _membership, _token, _user = table_of(Membership), table_of(Token), table_of(UserAccount)
@@ -147,6 +150,16 @@ async def set_file_owner(tx: AsyncSession, name: str, owner: FileOwner | None) -
     """Sets whom the files of a user who exists belong to on the nodes."""
     numbers = {"file_uid": None, "file_gid": None} if owner is None else {"file_uid": owner.uid, "file_gid": owner.gid}
     await tx.exec(update(UserAccount).where(col(UserAccount.name) == name).values(**numbers))
+
+
+async def set_role(tx: AsyncSession, name: str, role: str) -> bool:
+    """Gives a user who exists a role: USER or ADMIN. Returns whether an administrator is left: roles are set one after
+    the other, so that two who take the role from each other do not both succeed.
+    """
+    admins = select(UserAccount.name).where(col(UserAccount.role) == "ADMIN")
+    await tx.exec(admins.order_by(col(UserAccount.name)).with_for_update())
+    await tx.exec(update(UserAccount).where(col(UserAccount.name) == name).values(role=role))
+    return (await tx.exec(admins.limit(1))).first() is not None
 
 
 async def file_owner(tx: AsyncSession, name: str) -> FileOwner | None:

@@ -9,20 +9,26 @@ from __future__ import annotations
 import datetime as dt
 import os
 import uuid
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from sqlalchemy import ColumnElement, and_, func, or_, tuple_
 from sqlalchemy.dialects.postgresql import Insert, insert
 from sqlmodel import col, delete, select, update
-from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.store.endpoints import endpoints
-from retinue.manager.store.postgres.database import Transaction
 from retinue.manager.store.postgres.recordset import record_of
-from retinue.manager.store.sessions import sessions
+from retinue.manager.store.sessions import lookup
 from retinue.manager.store.tables import AuditRecord, Endpoint, Session
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from sqlmodel.ext.asyncio.session import AsyncSession
+
+    from retinue.manager.store.postgres.database import Transaction
+    from retinue.manager.store.sessions.visibility import Visibility
 
 HOST = "HOST"
 """The kind of principal of a command on the manager's machine."""
@@ -168,7 +174,7 @@ def _id_of(denial: Denial, manager: str) -> uuid.UUID:
 
 
 async def find_others(
-    tx: Transaction, kind: str, references: Sequence[str], visibility: sessions.Visibility, caller: str
+    tx: Transaction, kind: str, references: Sequence[str], visibility: Visibility, caller: str
 ) -> list[str]:
     """Returns the sessions or endpoints that references of a caller mean, who may see them, and that others own:
     `OWNER/NAME` of a session, `PROJECT/NAME` of an endpoint. What means none is left out.
@@ -177,7 +183,7 @@ async def find_others(
     for begin in range(0, len(references), _REFERENCES):
         portion = references[begin : begin + _REFERENCES]
         if kind == "session":
-            ids = list((await sessions.find(tx, portion, visibility, caller)).values())
+            ids = list((await lookup.find(tx, portion, visibility, caller)).values())
             found = select(Session.owner, Session.name).where(col(Session.id).in_(ids), Session.owner != caller)
         else:
             ids = [

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import datetime as dt
-import uuid
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import sqlalchemy
 from sqlalchemy.dialects.postgresql import insert
 from sqlmodel import col, delete, func, select
-from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.store.postgres.constructs import locking, table_of, words
 from retinue.manager.store.postgres.recordset import record_of
 from retinue.manager.store.tables import Attempt, Session, SshKey
+
+if TYPE_CHECKING:
+    import uuid
+
+    from sqlmodel.ext.asyncio.session import AsyncSession
 
 
 @dataclass(frozen=True, slots=True)

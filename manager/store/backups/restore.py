@@ -6,18 +6,20 @@ The restored database is another incarnation: agents and watchers find out by it
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
-import sqlalchemy
-from alembic.runtime.migration import MigrationContext
 
 from retinue.manager.store.accounts.audit import recording_command
 from retinue.manager.store.backups import rows
-from retinue.manager.store.backups.archive import Archive
-from retinue.manager.store.backups.rows import Connection
-from retinue.manager.store.migrations import known, locked, upgrade
+from retinue.manager.store.migrations import known, locked, revision_of, upgrade
 from retinue.manager.store.postgres.cluster import BEGIN_INCARNATION
+
+if TYPE_CHECKING:
+    import sqlalchemy
+
+    from retinue.manager.store.backups.archive import Archive
+    from retinue.manager.store.backups.rows import Connection
 
 _CLOSING_SECONDS, _POLL_SECONDS = 1.0, 0.05
 _CHECKS = {
@@ -65,7 +67,7 @@ def restore(engine: sqlalchemy.Engine, archive: Archive, *, replace: bool = Fals
         driver = _driver(connection)
         with connection.begin():
             _refuse_managers(driver)
-            _clear(driver, MigrationContext.configure(connection).get_current_revision(), archive, replace=replace)
+            _clear(driver, revision_of(connection), archive, replace=replace)
             upgrade(connection, schema)
             rows.copy_in(driver, archive)
             upgrade(connection, "head")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Sequence
 from graphlib import TopologicalSorter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import sql
 
 from retinue.manager.store.backups.archive import Archive, ArchiveWriter, Manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 

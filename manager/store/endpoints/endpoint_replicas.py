@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import (
     ARRAY,
@@ -28,10 +27,8 @@ from sqlalchemy import (
 )
 from sqlalchemy import cast as sql_cast
 from sqlalchemy import insert as insert_into
-from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.domain.endpoints.states import ReplicaState
-from retinue.manager.domain.session.probes import PublishedStatus
 from retinue.manager.domain.session.states import SessionState
 from retinue.manager.store.postgres.constructs import (
     Construct,
@@ -48,6 +45,13 @@ from retinue.manager.store.postgres.recordset import Row, fetched, recordset
 from retinue.manager.store.sessions.session_records import STATES
 from retinue.manager.store.tables import Agent, EndpointReplica, Kernel, KernelLog, Session
 from retinue.rpc.core.reasons import AgentConditionType
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from sqlmodel.ext.asyncio.session import AsyncSession
+
+    from retinue.manager.domain.session.probes import PublishedStatus
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,11 @@ import datetime as dt
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 from sqlalchemy import Select, Update, Uuid, and_, cast, func, insert, literal, or_, select, update
 from sqlalchemy.dialects.postgresql import JSONB
-from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.domain.endpoints.bounds import checked
 from retinue.manager.domain.endpoints.spec import ReplicaSpec, RevisionSpec
@@ -22,6 +21,9 @@ from retinue.manager.store.postgres.constructs import json_of, one_of, table_of,
 from retinue.manager.store.postgres.documents import Decoder, Unreadable
 from retinue.manager.store.postgres.recordset import Row, fetched
 from retinue.manager.store.tables import Endpoint, EndpointReplica, EndpointRevision, EndpointTraffic, Rollout
+
+if TYPE_CHECKING:
+    from sqlmodel.ext.asyncio.session import AsyncSession
 
 _REPLICA = TypeAdapter(ReplicaSpec)
 _MAX_NUMBER = 2**31 - 1

@@ -5,13 +5,12 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import uuid
-from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter
 from sqlalchemy import Uuid, delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
-from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.domain.endpoints.bounds import checked
 from retinue.manager.domain.endpoints.rollout import RolloutPolicy
@@ -20,6 +19,11 @@ from retinue.manager.store.postgres.constructs import columns_of, json_of, one_o
 from retinue.manager.store.postgres.documents import Decoder, Unreadable
 from retinue.manager.store.postgres.recordset import fetched
 from retinue.manager.store.tables import EndpointTraffic, Rollout
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from sqlmodel.ext.asyncio.session import AsyncSession
 
 _log = logging.getLogger(__name__)
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Text, cast, func, insert, select, update
 from sqlalchemy.dialects.postgresql import aggregate_order_by
-from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.store.postgres.constructs import columns_of, table_of
 from retinue.manager.store.tables import Endpoint, EndpointToken
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sqlmodel.ext.asyncio.session import AsyncSession
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter
 from sqlalchemy import (
@@ -32,7 +32,6 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects.postgresql import aggregate_order_by, insert
-from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.domain.endpoints.bounds import checked
 from retinue.manager.domain.endpoints.events import ENDPOINT_KINDS, TargetChanged, parse_decision
@@ -56,7 +55,6 @@ from retinue.manager.store.postgres.constructs import (
 )
 from retinue.manager.store.postgres.documents import Decoder, Unreadable
 from retinue.manager.store.postgres.recordset import Row, fetched, recordset
-from retinue.manager.store.sessions.sessions import Visibility
 from retinue.manager.store.tables import (
     Agent,
     Endpoint,
@@ -68,6 +66,13 @@ from retinue.manager.store.tables import (
     ScalingFloor,
     Session,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from sqlmodel.ext.asyncio.session import AsyncSession
+
+    from retinue.manager.store.sessions.visibility import Visibility
 
 _SETTINGS = TypeAdapter(EndpointSettings)
 SETTINGS = Decoder("the settings of an endpoint", lambda stored: checked(_SETTINGS.validate_python(stored)))

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import datetime as dt
-from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from sqlalchemy import and_, func, select, update
-from sqlmodel.ext.asyncio.session import AsyncSession
 
-from retinue.manager.domain.session.attempts import AgentCondition
 from retinue.manager.store.fleet.agents import decode_conditions
 from retinue.manager.store.postgres.constructs import table_of
 from retinue.manager.store.postgres.documents import Unreadable
 from retinue.manager.store.tables import Agent
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Callable, Sequence
+
+    from sqlmodel.ext.asyncio.session import AsyncSession
+
+    from retinue.manager.domain.session.attempts import AgentCondition
 
 _agent = table_of(Agent)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 from sqlalchemy import (
@@ -29,19 +29,22 @@ from sqlalchemy import (
 )
 from sqlalchemy import select as _select
 from sqlalchemy.dialects.postgresql import JSONB, insert
-from sqlalchemy.sql.dml import ReturningUpdate
 from sqlmodel import col, select
-from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.domain.errors import AgentIdInUse, AgentRevoked, JoinTokenInvalid
+from retinue.manager.domain.scheduling.records import AgentState
 from retinue.manager.domain.session.attempts import AgentCondition, RuntimeStatus
 from retinue.manager.identity.recovery import Registration
 from retinue.manager.store.placement import shares
 from retinue.manager.store.postgres.constructs import EMPTY_LIST, EMPTY_OBJECT, one_of, seconds, table_of, value_of
 from retinue.manager.store.postgres.database import Query
 from retinue.manager.store.postgres.documents import Decoder, Unreadable
-from retinue.manager.store.tables import Agent, Attempt, Claim, JoinToken
+from retinue.manager.store.tables import Agent, Attempt, Claim, JoinToken, LeadershipLease
 from retinue.rpc.core.reasons import AgentConditionType
+
+if TYPE_CHECKING:
+    from sqlalchemy.sql.dml import ReturningUpdate
+    from sqlmodel.ext.asyncio.session import AsyncSession
 
 RUNTIME = Decoder("the status of a runtime", TypeAdapter(RuntimeStatus).validate_python)
 _CONDITION = Decoder("a condition of an agent", TypeAdapter(AgentCondition).validate_python)
@@ -93,24 +96,28 @@ class AgentRecord:
     heartbeat_time: dt.datetime | None
 
 
+# An agent that is alive is so as long as there is a leader that hears it: its heartbeats are written nowhere.
+_LEADER_TIME = _select(table_of(LeadershipLease).c.renew_time).scalar_subquery()
+
+
 async def get(tx: AsyncSession, agent_id: str, *, lock: bool = False) -> AgentRecord | None:
     """An agent that is not revoked; with `lock`, held until the commit."""
-    query = select(Agent).where(col(Agent.id) == agent_id, ~col(Agent.revoked))
+    query = select(Agent, _LEADER_TIME).where(col(Agent.id) == agent_id, ~col(Agent.revoked))
     query = query.execution_options(populate_existing=True)
     found = (await tx.exec(query.with_for_update() if lock else query)).one_or_none()
-    return None if found is None else _record(found)
+    return None if found is None else _record(*found)
 
 
 async def list_page(
     tx: AsyncSession, *, terms: Sequence[tuple[str, str, str]], after: str, limit: int
 ) -> list[AgentRecord]:
     """Agents in the order of their ids. `terms` are (field of FILTER_FIELDS, `=` or `!=`, value)."""
-    query = select(Agent).where(col(Agent.id) > after, ~col(Agent.revoked))
+    query = select(Agent, _LEADER_TIME).where(col(Agent.id) > after, ~col(Agent.revoked))
     for field, operator, value in terms:
         column = _FILTER_COLUMNS[field]
         query = query.where({"=": column == value, "!=": column != value}[operator])
     found = await tx.exec(query.order_by(col(Agent.id)).limit(limit))
-    return [_record(agent) for agent in found]
+    return [_record(agent, leader_time) for agent, leader_time in found]
 
 
 def decode_conditions(stored: object) -> tuple[AgentCondition | Unreadable, ...]:
@@ -118,7 +125,10 @@ def decode_conditions(stored: object) -> tuple[AgentCondition | Unreadable, ...]
     return tuple(map(_CONDITION.decode, stored if isinstance(stored, list) else [stored]))
 
 
-def _record(agent: Agent) -> AgentRecord:
+def _record(agent: Agent, leader_time: dt.datetime) -> AgentRecord:
+    heard = agent.heartbeat_time
+    if heard is not None and agent.state == AgentState.ALIVE:
+        heard = max(heard, leader_time)
     return AgentRecord(
         id=agent.id,
         resource_group=agent.resource_group,
@@ -139,7 +149,7 @@ def _record(agent: Agent) -> AgentRecord:
         conditions=(*decode_conditions(agent.found_conditions), *decode_conditions(agent.reported_conditions)),
         version=agent.version,
         create_time=agent.create_time,
-        heartbeat_time=agent.heartbeat_time,
+        heartbeat_time=heard,
     )
 
 

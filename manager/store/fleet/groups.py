@@ -5,25 +5,27 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import sqlmodel
 from pydantic import TypeAdapter
 from sqlalchemy import BigInteger, Numeric, Select, cast, column, func, literal_column, or_, select, true
 from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlmodel import col, delete, update
-from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.domain.idle.policy import IdlePolicy
 from retinue.manager.domain.scheduling.policy import Policy
 from retinue.manager.domain.session.isolation_policy import IsolationPolicy
 from retinue.manager.domain.session.mounts import MountRoot
-from retinue.manager.store.placement import quotas, shares, usage
+from retinue.manager.store.placement import quotas, share_history, shares, usage
 from retinue.manager.store.postgres.constructs import entries, seconds, table_of, word, words
 from retinue.manager.store.postgres.documents import Decoder, Unreadable
 from retinue.manager.store.postgres.recordset import record_of
 from retinue.manager.store.sessions.idle import decode_policy, encode_policy
 from retinue.manager.store.tables import Agent, Attempt, DrfShare, ResourceGroup, Session
+
+if TYPE_CHECKING:
+    from sqlmodel.ext.asyncio.session import AsyncSession
 
 _ANY_ROOT = TypeAdapter(MountRoot)
 
@@ -225,6 +227,7 @@ async def in_use(tx: AsyncSession, name: str) -> bool:
 async def remove(tx: AsyncSession, name: str) -> None:
     """Removes a group with its join tokens, its quota, its revoked agents, and what is known of its usage."""
     await usage.forget_group(tx, name)
+    await share_history.forget_group(tx, name)
     await quotas.remove(tx, quotas.RESOURCE_GROUP, name)
     # An id that enrols again gets a generation by the clock, so the certificates of before stay worthless.
     await tx.exec(delete(Agent).where(col(Agent.resource_group) == name, col(Agent.revoked)))

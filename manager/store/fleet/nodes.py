@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import ColumnElement, Float, Text, and_, case, distinct, func, literal, not_, or_, select, update
-from sqlmodel.ext.asyncio.session import AsyncSession
+from sqlalchemy import ColumnElement, DateTime, and_, bindparam, case, distinct, func, not_, or_, select, update
 
 from retinue.manager.domain.scheduling.records import AgentState, LossHold, MassLossRule
-from retinue.manager.domain.session.attempts import RuntimeStatus
-from retinue.manager.store.postgres.constructs import EMPTY_LIST, json_of, lists, seconds, table_of
+from retinue.manager.store.postgres.constructs import EMPTY_LIST, json_of, seconds, table_of
 from retinue.manager.store.tables import Agent, ResourceGroup
 from retinue.rpc.core.reasons import AgentConditionReason, AgentConditionType
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from sqlmodel.ext.asyncio.session import AsyncSession
+
+    from retinue.manager.domain.session.attempts import RuntimeStatus
 
 _HOLDS = (LossHold.NONE, LossHold.HELD, LossHold.CONFIRMED)
 
@@ -73,11 +77,10 @@ _TARGETS = (
     .where(or_(_agent.c.state != "LOST", and_(_agent.c.address != "", ~_agent.c.revoked)))
     .order_by(_agent.c.id)
 )
-_heard = lists("heard", agent=Text(), silence=Float())
-_RECORDING_HEARD = (
+_KEEPING_HEARD = (
     update(_agent)
-    .where(_agent.c.id == _heard.c.agent)
-    .values(heartbeat_time=func.now() - _heard.c.silence * literal(dt.timedelta(seconds=1)))
+    .where(_agent.c.state == AgentState.ALIVE)
+    .values(heartbeat_time=func.greatest(_agent.c.heartbeat_time, bindparam("until", type_=DateTime(timezone=True))))
 )
 
 
@@ -183,6 +186,10 @@ async def record_state(tx: AsyncSession, agent_id: str, state: AgentState, silen
     return str(row[0]) if row is not None and row[1] else None
 
 
-async def record_heard(tx: AsyncSession, silences: Mapping[str, float]) -> None:
-    """Keeps when agents were heard: so many seconds ago."""
-    await tx.execute(_RECORDING_HEARD, {"agent": list(silences), "silence": list(silences.values())})
+async def keep_heard(tx: AsyncSession, until: dt.datetime) -> None:
+    """Records when the agents were heard that are alive, as the term before had it at its end.
+
+    A heartbeat writes nothing. An agent that is alive was heard while there was a leader; only what became of it after
+    that has a time of its own.
+    """
+    await tx.execute(_KEEPING_HEARD, {"until": until})

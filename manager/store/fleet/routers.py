@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import BigInteger, Column, Select, Update, case, cast, func, select, update
 from sqlalchemy.dialects.postgresql import insert
-from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.domain.errors import AgentIdInUse, AgentRevoked, JoinTokenInvalid
 from retinue.manager.identity.recovery import Registration
 from retinue.manager.store.fleet.agents import using_join_token
 from retinue.manager.store.postgres.constructs import seconds, table_of
 from retinue.manager.store.tables import Router
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from sqlmodel.ext.asyncio.session import AsyncSession
 
 LIVE_SECONDS = 15
 """A router that was not heard for longer is lost."""

@@ -9,24 +9,22 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import BigInteger, Integer, Select, Text, Uuid, cast, delete, func, or_, select, true, update
-from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.domain.endpoints.events import (
     ENDPOINT_KINDS,
     ENDPOINT_PREFIX,
-    EndpointHappening,
+    EndpointEventBody,
     parse_endpoint_event,
 )
 from retinue.manager.domain.errors import RevisionCompacted, RevisionInFuture, RevisionLost
 from retinue.manager.domain.session.events import (
     KINDS,
-    Happening,
+    EventBody,
     KernelAccess,
     SessionCreated,
     UnreadableEvent,
@@ -39,6 +37,11 @@ from retinue.manager.store.postgres.database import APPENDED, Query, Transaction
 from retinue.manager.store.postgres.recordset import Row, recordset
 from retinue.manager.store.tables import Cluster, Journal, JournalHead, Session
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from sqlmodel.ext.asyncio.session import AsyncSession
+
 _KINDS: Mapping[type, str] = {**KINDS, **ENDPOINT_KINDS}
 
 
@@ -49,7 +52,7 @@ class Entry:
     session_id: uuid.UUID
     owner: str
     project: str
-    what: Happening | EndpointHappening
+    body: EventBody | EndpointEventBody
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,7 @@ class Event:
     session_id: uuid.UUID
     owner: str
     project: str
-    what: Happening | EndpointHappening | UnreadableEvent
+    body: EventBody | EndpointEventBody | UnreadableEvent
 
 
 class Head(NamedTuple):
@@ -158,7 +161,7 @@ def _numbered(rows: Sequence[Row]) -> Numbered:
 def appended(tx: AsyncSession, entries: Sequence[Entry], numbered: Numbered) -> int:
     """Passes entries that were appended to the tail, once they are committed; returns the first revision."""
     tx.info.setdefault(APPENDED, []).extend(
-        Event(numbered.first + number, numbered.time, entry.session_id, entry.owner, entry.project, entry.what)
+        Event(numbered.first + number, numbered.time, entry.session_id, entry.owner, entry.project, entry.body)
         for number, entry in enumerate(entries)
     )
     return numbered.first
@@ -171,8 +174,8 @@ def _rows(entries: Sequence[Entry]) -> str:
             "session_id": entry.session_id,
             "owner": entry.owner,
             "project": entry.project,
-            "kind": _KINDS[type(entry.what)],
-            "payload": stored_creation(entry.what, encoder) if isinstance(entry.what, SessionCreated) else entry.what,
+            "kind": _KINDS[type(entry.body)],
+            "payload": stored_creation(entry.body, encoder) if isinstance(entry.body, SessionCreated) else entry.body,
         }
         for entry in entries
     )
@@ -272,7 +275,7 @@ async def read(  # what is read, and by whom
     return Page(events, newest, oldest, present)
 
 
-def _parse(kind: str, stored: str) -> Happening | EndpointHappening | UnreadableEvent:
+def _parse(kind: str, stored: str) -> EventBody | EndpointEventBody | UnreadableEvent:
     if not kind.startswith(ENDPOINT_PREFIX):
         return parse_event(kind, stored)
     return parse_endpoint_event(kind, stored) or UnreadableEvent(kind, "it is not as this version writes it")

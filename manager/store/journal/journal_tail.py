@@ -5,23 +5,27 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 
 from retinue.manager.domain.errors import ReaderTooSlow, RevisionCompacted, RevisionInFuture, RevisionLost
 from retinue.manager.store.journal.journal import Event, head, read
 from retinue.manager.store.postgres.database import Database, StoreUnavailable
-from retinue.manager.store.postgres.dedicated import execute
+from retinue.manager.store.postgres.dedicated import execute, is_readable, take_notices
 from retinue.manager.store.postgres.repeats import Repeats
+from retinue.manager.store.postgres.writes import QUIET_SECONDS
 from retinue.rpc import failpoints
 from retinue.rpc.cancellation import UnrequestedCancellationError, cancellable
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Sequence
 
 _log = logging.getLogger(__name__)
 
 _CHANNEL = "retinue_journal"
 _LONGEST_RETRY_SECONDS = 5.0
+_SILENCE_SECONDS = 10.0
 # Followers get events in portions of at most this many.
 PORTION = 100
 
@@ -30,7 +34,8 @@ class JournalTail:
     """The live end of the journal in this process: one reader of the database, any number of followers.
 
     Events of this process come with its commits, or are looked for after them; those of other replicas when they say so
-    (NOTIFY), and every `poll_seconds` in any case: a lost wake-up costs that much latency and nothing else.
+    (NOTIFY), and `poll_seconds` after the last look in any case, if anyone may have written: a lost wake-up costs that
+    much latency and nothing else.
     """
 
     def __init__(
@@ -57,8 +62,9 @@ class JournalTail:
         self._notified = asyncio.Event()
         self._notifier: int | None = None
         self._on_wake: Callable[[], None] | None = None
-        # By the monotonic clock: when what was read since was all that there was.
+        # By the monotonic clock: when what was read since was all that there was, and the number of writes by then.
         self._whole_at = time.monotonic()
+        self._seen = database.writes.number
         database.listen(self._take)
 
     def _take(self, events: Sequence[Event]) -> None:
@@ -75,7 +81,8 @@ class JournalTail:
 
     def lag(self) -> float:
         """Returns for how many seconds events may be missing here: a second or so at rest. Any thread may ask."""
-        return time.monotonic() - self._whole_at
+        passed = time.monotonic() - self._whole_at
+        return min(passed, self._poll_seconds) if self._database.writes.knows_none_since(self._seen) else passed
 
     def wake(self) -> None:
         """Notes that this process has committed to the journal, or what else a leader acts on. Never blocks; other
@@ -95,6 +102,7 @@ class JournalTail:
         self._on_wake = function
 
     def _pass_on(self) -> None:
+        self._database.writes.note()
         if self._on_wake is not None:
             self._on_wake()
 
@@ -176,15 +184,13 @@ class JournalTail:
     async def _read_on(self) -> None:
         while True:
             self._look.clear()
-            began = time.monotonic()
+            began, seen = time.monotonic(), self._database.writes.number
             while await self._read_page():
-                began = time.monotonic()
-            self._whole_at = began
-            try:
-                async with asyncio.timeout(self._poll_seconds):
-                    await self._look.wait()
-            except TimeoutError:
-                continue
+                began, seen = time.monotonic(), self._database.writes.number
+            self._whole_at, self._seen = began, seen
+            await self._database.writes.rest(
+                self._look, seen, self._poll_seconds, max(self._poll_seconds, QUIET_SECONDS)
+            )
 
     async def _read_page(self) -> bool:
         """Takes in what follows the last known event; returns whether there may be more."""
@@ -227,12 +233,13 @@ class JournalTail:
             await execute(connection, f"LISTEN {_CHANNEL}")
             self._look.set()
             while True:
-                async for notice in connection.notifies(timeout=10.0):
-                    if notice.pid != self._notifier:
-                        self._look.set()
-                        self._pass_on()
-                # Nothing was said for a while: is the other end still there?
-                await execute(connection, "SELECT 1")
+                notices = await take_notices(connection)
+                if any(notice.pid != self._notifier for notice in notices):
+                    self._look.set()
+                    self._pass_on()
+                if not notices and not await is_readable(connection, _SILENCE_SECONDS):
+                    # Nothing was said for a while: is the other end still there?
+                    await execute(connection, "SELECT 1")
         finally:
             await connection.close()
 

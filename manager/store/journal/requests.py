@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from google.protobuf.message import Message
 from sqlalchemy import LargeBinary, Text, Uuid, and_, literal_column, select, update
@@ -14,8 +13,12 @@ from sqlalchemy.dialects.postgresql import insert
 from retinue.manager.domain.errors import RequestIdReused
 from retinue.manager.store.postgres.constructs import Construct, parameter, table_of
 from retinue.manager.store.postgres.database import Query, Statement, Transaction
-from retinue.manager.store.postgres.recordset import Row
 from retinue.manager.store.tables import Request
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from retinue.manager.store.postgres.recordset import Row
 
 _request = table_of(Request)
 _KEY = {

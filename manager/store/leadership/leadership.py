@@ -11,13 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from sqlalchemy import select
-from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.store.leadership.lease import (
     RENEWAL_SECONDS,
@@ -29,12 +27,17 @@ from retinue.manager.store.leadership.lease import (
 )
 from retinue.manager.store.postgres.constructs import table_of
 from retinue.manager.store.postgres.database import Database, Query, StoreUnavailable, Transaction
-from retinue.manager.store.postgres.dedicated import DedicatedConnection, execute_within
+from retinue.manager.store.postgres.dedicated import DedicatedConnection, execute_within, is_readable, take_notices
 from retinue.manager.store.postgres.faults import fault_of
 from retinue.manager.store.postgres.repeats import Repeats
 from retinue.manager.store.tables import Leadership
 from retinue.rpc import failpoints
 from retinue.rpc.cancellation import UnrequestedCancellationError, cancellable
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+    from sqlmodel.ext.asyncio.session import AsyncSession
 
 __all__ = ["Lease", "NotLeader", "campaign", "check", "checking", "lead"]
 
@@ -78,6 +81,11 @@ _END_BLOCKERS = """
     WHERE pid = ANY(pg_blocking_pids(%s)) AND datname = current_database() AND application_name LIKE 'retinue-%%'
 """
 _RENEW = "UPDATE leadership_lease SET renewal = renewal + 1, renew_time = now() WHERE renewal = %s RETURNING renewal"
+# Finds when the term before was renewed last.
+_TAKE_OVER = """
+    UPDATE leadership_lease SET renewal = leadership_lease.renewal + 1, renew_time = now()
+    FROM leadership_lease AS former WHERE former.id = leadership_lease.id RETURNING former.renew_time
+"""
 _TAKE_LEASE = "UPDATE leadership_lease SET renewal = renewal + 1, renew_time = now() RETURNING renewal"
 _BEGIN = "UPDATE leadership SET term = term + 1, holder = %s, acquire_time = now() WHERE id = 1 RETURNING term"
 
@@ -192,7 +200,7 @@ async def _begin(database: Database, connection: DedicatedConnection, holder: st
     """Takes the lease, and begins a term when all writes of the one before are committed or
     have no connection any more.
     """
-    await _answer(connection, _TAKE_LEASE)
+    ((former,),) = await _answer(connection, _TAKE_OVER)
     # A pooler tells another number at the login.
     ((pid,),) = await _answer(connection, "SELECT pg_backend_pid()")
     ending = asyncio.create_task(_end_blockers(database, pid))
@@ -208,7 +216,7 @@ async def _begin(database: Database, connection: DedicatedConnection, holder: st
     await _answer(connection, "SET synchronous_commit = off")
     sent = boot_time()
     ((renewal,),) = await _answer(connection, _TAKE_LEASE)
-    return Lease(int(rows[0][0]), sent), int(renewal)
+    return Lease(int(rows[0][0]), sent, former=former), int(renewal)
 
 
 async def _end_blockers(database: Database, pid: int) -> None:
@@ -232,8 +240,10 @@ async def _renew(connection: DedicatedConnection, lease: Lease, renewal: int) ->
     """
     try:
         while True:
-            async for _ in connection.notifies(timeout=RENEWAL_SECONDS):
-                pass
+            due = asyncio.get_running_loop().time() + RENEWAL_SECONDS
+            while (left := due - asyncio.get_running_loop().time()) > 0:
+                if await is_readable(connection, left):
+                    await take_notices(connection)
             lease.check()
             sent = boot_time()
             rows = await execute_within(connection, lease.remaining(), _RENEW, (renewal,))

@@ -11,8 +11,11 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 RENEWAL_SECONDS = 1.0
 VALID_SECONDS = 5.0
@@ -33,9 +36,13 @@ def boot_time() -> float:
 class Lease:
     """The lease of a leader for the length of one term."""
 
-    def __init__(self, term: int, sent: float, clock: Callable[[], float] = boot_time) -> None:
+    def __init__(
+        self, term: int, sent: float, clock: Callable[[], float] = boot_time, *, former: dt.datetime | None = None
+    ) -> None:
         """`sent` is when the statement was sent that took the lease, by `clock`."""
         self.term = term
+        self.former = former
+        """When the lease was renewed last before this term, by the database's clock; None if that is unknown."""
         self._clock = clock
         self._sent = sent
 

@@ -1,8 +1,8 @@
 """The schema's history, and the way from an older schema to this program's.
 
-A revision is named as its file in `versions`; a file that was published never changes. `versions/0001_first` is the
-whole schema as it was then, tables and triggers. A later revision may use Alembic's operations:
-`alembic revision --autogenerate` drafts them from the classes in `manager/store/tables`.
+A revision is named as its file in `versions`, and comes after those of lower numbers; a file that was published never
+changes. `versions/0001_first` is the whole schema as it was then, tables and triggers. A later revision may use
+Alembic's operations: `alembic revision --autogenerate` drafts them from the classes in `manager/store/tables`.
 """
 
 from __future__ import annotations
@@ -12,14 +12,10 @@ import contextlib
 import logging
 import re
 import time
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import sqlalchemy
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
 
 from retinue.manager.store.postgres.connections import connect_arguments, parse_url
 from retinue.manager.store.postgres.database import StoreUnavailable, translate
@@ -27,12 +23,21 @@ from retinue.manager.store.postgres.examination import examine
 from retinue.rpc import failpoints
 from retinue.rpc.version import software_version
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from alembic.config import Config
+
 _log = logging.getLogger(__name__)
 # "migrate" in ASCII. Managers that start together migrate one after the other.
 _LOCK = 0x6D696772617465
 _FIRST = "0001_first"
 # Before the first release, revisions were plain numbers. The last of them made the schema that the first one makes now.
 _NUMBER, _LAST_NUMBER = re.compile(r"\d{4}"), "0055"
+
+
+FOLDERS: Sequence[Path] = (Path(__file__).with_name("versions"),)
+"""Where the files of the revisions are."""
 
 
 class SchemaTooNewError(Exception):
@@ -61,8 +66,12 @@ async def migrate(url: str) -> None:
 
 def configuration() -> Config:
     """Alembic's configuration of this directory."""
+    from alembic.config import Config  # noqa: PLC0415  # of no use to a manager whose schema is as it should be
+
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
+    config.set_main_option("path_separator", "newline")
+    config.set_main_option("version_locations", "\n".join(map(str, FOLDERS)).replace("%", "%%"))
     return config
 
 
@@ -119,6 +128,8 @@ def upgrade(connection: sqlalchemy.Connection, revision: str, *, log_steps: bool
     """Brings the schema to a revision; in the transaction that is open if there is one,
     else each revision in its own.
     """
+    from alembic import command  # noqa: PLC0415  # as above
+
     config = configuration()
     config.attributes["connection"] = connection
     config.attributes["log_steps"] = log_steps
@@ -135,20 +146,32 @@ def known(revision: str) -> str:
             f"first release, of which {software_version()} takes {_LAST_NUMBER} only. Start the newest program with that revision "
             "once, or give an empty database for a new cluster"
         )
-    script = ScriptDirectory.from_config(configuration())
-    if revision not in {each.revision for each in script.walk_revisions()}:
+    if revision not in history():
         raise SchemaTooNewError(
             f"the database is newer than this program: its schema is at revision {revision}, and {software_version()} knows "
-            f"those up to {script.get_current_head()}: start a program at least as new as the one that migrated it"
+            f"those up to {_head()}: start a program at least as new as the one that migrated it"
         )
     return revision
+
+
+def history() -> list[str]:
+    """Returns the revisions of this program, the oldest first."""
+    return sorted(path.stem for folder in FOLDERS for path in folder.glob("[0-9]*.py"))
+
+
+def revision_of(connection: sqlalchemy.Connection) -> str | None:
+    """Returns the revision that a schema is at; None where there is none of ours."""
+    if not sqlalchemy.inspect(connection).has_table("alembic_version"):
+        return None
+    found = connection.execute(sqlalchemy.text("SELECT version_num FROM alembic_version")).scalar_one_or_none()
+    return None if found is None else str(found)
 
 
 def _current(url: str) -> str | None:
     engine = synchronous_engine(url)
     try:
         with engine.connect() as connection:
-            return MigrationContext.configure(connection).get_current_revision()
+            return revision_of(connection)
     except sqlalchemy.exc.DBAPIError as error:
         raised = translate(error)
         if isinstance(raised, StoreUnavailable):
@@ -173,7 +196,7 @@ def _check(url: str) -> None:
 
 def _head() -> str:
     """Returns this program's revision."""
-    return ScriptDirectory.from_config(configuration()).get_current_head() or ""
+    return history()[-1]
 
 
 def _upgrade_to_head(connection: sqlalchemy.Connection, current: str | None) -> None:
@@ -193,7 +216,7 @@ def _migrate(url: str) -> None:
     engine = synchronous_engine(url, "migration")
     try:
         with engine.connect() as connection, locked(connection):
-            current = MigrationContext.configure(connection).get_current_revision()
+            current = revision_of(connection)
             same = None if current is None else known(current)
             server = connection.execute(sqlalchemy.text("SHOW server_version")).scalar_one()
             connection.rollback()

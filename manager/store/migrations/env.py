@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from alembic import context
-from alembic.runtime.migration import MigrationContext, MigrationInfo
 from sqlmodel import SQLModel
 
 from retinue.manager.store import tables
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from alembic.runtime.migration import MigrationContext, MigrationInfo
 
 # Loading the tables fills the metadata.
 assert tables  # noqa: S101  # keeps the import

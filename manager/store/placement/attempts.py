@@ -6,7 +6,7 @@ import datetime as dt
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 from sqlalchemy import (
@@ -38,7 +38,6 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects.postgresql import JSONB, distinct_on, insert
-from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.domain.endpoints.bounds import checked
 from retinue.manager.domain.session.final_usage import FinalUsage
@@ -63,7 +62,6 @@ from retinue.manager.store.postgres.database import Query, Statement, Transactio
 from retinue.manager.store.postgres.documents import Decoder, Unreadable
 from retinue.manager.store.postgres.recordset import Row, fetched, recordset
 from retinue.manager.store.sessions.session_records import KERNEL_STATES
-from retinue.manager.store.sessions.sessions import Visibility
 from retinue.manager.store.tables import (
     Agent,
     Attempt,
@@ -79,6 +77,11 @@ from retinue.manager.store.tables import (
     Usage,
 )
 from retinue.rpc.core.reasons import AgentConditionType
+
+if TYPE_CHECKING:
+    from sqlmodel.ext.asyncio.session import AsyncSession
+
+    from retinue.manager.store.sessions.visibility import Visibility
 
 _agent, _attempt, _claim, _group = table_of(Agent), table_of(Attempt), table_of(Claim), table_of(ResourceGroup)
 _kernel, _key, _network = table_of(Kernel), table_of(SshKey), table_of(Network)
@@ -289,6 +292,21 @@ class RunningKernelRecord:
     agent_address: str
 
 
+@dataclass(frozen=True, slots=True)
+class RankedKernelRecord:
+    """A kernel by its rank in its session, with its newest attempt and the agent of that; None without one.
+
+    The agent has no address when it has never announced one, or was removed.
+    """
+
+    rank: int
+    hostname: str
+    kernel_id: uuid.UUID
+    epoch: int | None
+    agent_id: str | None
+    agent_address: str | None
+
+
 def kernel_location(row: Row) -> KernelLocationRecord:
     """Returns the location in a row that has kernel_id, state, epoch, agent_id and agent_address, the session's reason
     and the kernel's exit_code.
@@ -380,6 +398,31 @@ async def read_running(
         query = query.where(_kernel.c.hostname == hostname)
     rows = await tx.execute(query, visibility.parameters())
     return [RunningKernelRecord(**row) for row in fetched(rows)]
+
+
+_RANKED = (
+    select(
+        _kernel.c.local_rank.label("rank"),
+        _kernel.c.hostname,
+        _kernel.c.id.label("kernel_id"),
+        _attempt.c.epoch,
+        _attempt.c.agent_id,
+        _agent.c.address.label("agent_address"),
+    )
+    .outerjoin_from(_kernel, _attempt, _IS_NEWEST)
+    .outerjoin(_agent, _agent.c.id == _attempt.c.agent_id)
+    .order_by(_kernel.c.local_rank)
+)
+
+
+async def read_ranked(
+    tx: AsyncSession, session_id: uuid.UUID, hostname: str, after: int, limit: int
+) -> list[RankedKernelRecord]:
+    """Returns kernels of a session, or the one with this hostname, in the order of their ranks after `after`."""
+    query = _RANKED.where(_kernel.c.session_id == session_id, _kernel.c.local_rank > after).limit(limit)
+    if hostname:
+        query = query.where(_kernel.c.hostname == hostname)
+    return [RankedKernelRecord(**row) for row in fetched(await tx.execute(query))]
 
 
 async def read_reported(tx: AsyncSession, agent_id: str) -> list[tuple[uuid.UUID, int]]:

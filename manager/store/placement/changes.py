@@ -18,9 +18,9 @@ import uuid
 from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from sqlalchemy import BigInteger, Text, and_, cast, delete, false, func, select, text
-from sqlmodel.ext.asyncio.session import AsyncSession
+from sqlalchemy import BigInteger, Text, and_, cast, delete, exists, false, func, select, text
 
 from retinue.manager.domain.scheduling.records import AgentRecord, AgentState, GroupRecord, PendingSession, QuotaRecord
 from retinue.manager.domain.session.quota_subjects import Account
@@ -38,7 +38,6 @@ from retinue.manager.store.postgres.constructs import (
     words,
 )
 from retinue.manager.store.postgres.database import Database, Query, Statement, Transaction, fetch
-from retinue.manager.store.postgres.recordset import Row
 from retinue.manager.store.tables import (
     Agent,
     Attempt,
@@ -50,6 +49,11 @@ from retinue.manager.store.tables import (
     Session,
     scheduling_change,
 )
+
+if TYPE_CHECKING:
+    from sqlmodel.ext.asyncio.session import AsyncSession
+
+    from retinue.manager.store.postgres.recordset import Row
 
 # Sessions read at once: what is read takes more memory for a moment than what is kept of it.
 PAGE = 1000
@@ -83,12 +87,20 @@ _DRAIN_MARKS = """
 """
 
 
+_ANY_MARKS = select(exists().select_from(scheduling_change))
+
+
 async def drain_changes(tx: Transaction, term: int) -> Changes:
     """Removes and returns all marks of committed changes. Only the leader calls it, and applies all of them.
     Raises NotLeader.
     """
     draining = Query(_DRAIN_MARKS, read=_changes)
     return (await tx.pipeline(leadership.checking(term), draining)).of(draining)
+
+
+async def any_marks(tx: AsyncSession) -> bool:
+    """Returns whether there are marks to drain; writes nothing."""
+    return bool((await tx.execute(_ANY_MARKS)).scalar_one())
 
 
 def _changes(rows: Iterable[Row]) -> Changes:

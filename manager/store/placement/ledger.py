@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import sqlalchemy
 from sqlalchemy import BigInteger, and_, cast, or_, text, true, tuple_
 from sqlmodel import col, func, select
-from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.store.placement.shares import dominant, read_capacity
 from retinue.manager.store.postgres.constructs import entries, table_of, value_of
 from retinue.manager.store.postgres.recordset import Row, fetched
 from retinue.manager.store.tables import Agent, Attempt, Claim, DrfShare, Kernel, ResourceGroup, Session
+
+if TYPE_CHECKING:
+    from sqlmodel.ext.asyncio.session import AsyncSession
 
 _agent, _attempt, _claim = table_of(Agent), table_of(Attempt), table_of(Claim)
 _kernel, _session = table_of(Kernel), table_of(Session)

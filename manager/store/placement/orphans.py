@@ -6,23 +6,27 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 
-from sqlalchemy import Integer, Text, Uuid, and_, delete, func, literal, not_, select, true, tuple_, update
+from sqlalchemy import Integer, Text, Uuid, and_, delete, exists, func, literal, not_, select, true, tuple_, update
 from sqlalchemy.dialects.postgresql import insert
-from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.store.postgres.constructs import lists, table_of, word, words
 from retinue.manager.store.postgres.recordset import fetched
 from retinue.manager.store.tables import Agent, Attempt, Cluster, Orphan, Session
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from sqlmodel.ext.asyncio.session import AsyncSession
 
 # Kernel and epoch.
 AttemptKey = tuple[uuid.UUID, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ReportedOrphan:
     """An attempt that an agent runs, as it says."""
 
     kernel_id: uuid.UUID
@@ -50,15 +54,15 @@ async def read_known(tx: AsyncSession, keys: Collection[AttemptKey]) -> dict[Att
     return {(kernel, epoch): (agent, ended) for kernel, epoch, agent, ended in rows}
 
 
-async def replace(tx: AsyncSession, agent_id: str, found: Sequence[Found]) -> set[AttemptKey]:
+async def replace(tx: AsyncSession, agent_id: str, orphans: Sequence[ReportedOrphan]) -> set[AttemptKey]:
     """Records all that an agent runs unknown to this database; what was recorded before and is not among it is gone.
     The agent has now said what it runs in this incarnation. Returns those that it is to end.
     """
-    given = _parameters([(item.kernel_id, item.epoch) for item in found])
+    given = _parameters([(item.kernel_id, item.epoch) for item in orphans])
     gone = delete(_orphan).where(_orphan.c.agent_id == agent_id, not_(_IS_ASKED))
     await tx.execute(gone, given)
-    if found:
-        rows = lists("found", kernel=Uuid(), number=Integer(), session=Uuid(), seen=Text())
+    if orphans:
+        rows = lists("reported", kernel=Uuid(), number=Integer(), session=Uuid(), seen=Text())
         made = insert(_orphan).from_select(
             ["agent_id", "kernel_id", "epoch", "session_id", "state"],
             select(literal(agent_id, Text()), *rows.c),
@@ -67,7 +71,7 @@ async def replace(tx: AsyncSession, agent_id: str, found: Sequence[Found]) -> se
         put = made.on_conflict_do_update(
             index_elements=["agent_id", "kernel_id", "epoch"], set_={"state": made.excluded.state}
         )
-        sessions, states = [item.session_id for item in found], [item.state for item in found]
+        sessions, states = [item.session_id for item in orphans], [item.state for item in orphans]
         await tx.execute(put, {**given, "session": sessions, "seen": states})
     incarnation = select(_cluster.c.incarnation).scalar_subquery()
     await tx.execute(update(_agent).where(_agent.c.id == agent_id).values(incarnation=incarnation))
@@ -97,6 +101,11 @@ async def request_end(tx: AsyncSession, agent_id: str, keys: Collection[AttemptK
     returned = requested.values(end_requested=True).returning(_orphan.c.kernel_id, _orphan.c.epoch)
     rows = await tx.execute(returned, {} if keys is None else _parameters(keys))
     return [(kernel, epoch) for kernel, epoch in rows]
+
+
+async def are_there_any(tx: AsyncSession) -> bool:
+    """Returns whether there are orphans of any agent."""
+    return bool((await tx.execute(select(exists().select_from(_orphan)))).scalar_one())
 
 
 async def request_ends_of_ended_sessions(tx: AsyncSession) -> None:

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 from sqlalchemy import (
     BigInteger,
@@ -33,7 +34,6 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects.postgresql import CIDR, JSONB
-from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.domain.scheduling.records import Holding, Nomination, QuotaRecord, RunningSession
 from retinue.manager.domain.session.ipam import VXLAN_PORT
@@ -70,11 +70,14 @@ from retinue.manager.store.tables import (
 )
 from retinue.manager.store.tables import Network as NetworkRow
 
+if TYPE_CHECKING:
+    from sqlmodel.ext.asyncio.session import AsyncSession
+
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
     """Placed sessions of a group, in order of decision: `sizes` are numbers of kernels, `networks` is '', BRIDGE or
-    VXLAN, `tries` the tries that this one makes. `rotation` is the agent that a rotation chose last,
+    VXLAN, `tries` the tries that this one makes. `round_robin_cursor` is the agent that a rotation chose last,
     or None if that is written already.
     """
 
@@ -84,7 +87,7 @@ class Sessions:
     sizes: Sequence[int]
     networks: Sequence[str]
     tries: Sequence[int]
-    rotation: str | None
+    round_robin_cursor: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +159,7 @@ async def write(tx: Transaction, term: int, placed: Sessions, kernels: Kernels, 
         placing,
         *([_making_networks(networks)] if networks else []),
         _moving(placed),
-        *([_keeping_rotation(placed.group, placed.rotation)] if placed.rotation is not None else []),
+        *([_keeping_cursor(placed.group, placed.round_robin_cursor)] if placed.round_robin_cursor is not None else []),
         groups,
         held,
     )
@@ -409,13 +412,13 @@ def _moving(placed: Sessions) -> Statement:
 _chosen = bindparam("chosen", type_=Text(), required=True)
 _ROTATED = Construct(
     update(_group)
-    .where(_group.c.name == bindparam("group", type_=Text(), required=True), _group.c.rotation != _chosen)
-    .values(rotation=_chosen)
+    .where(_group.c.name == bindparam("group", type_=Text(), required=True), _group.c.round_robin_cursor != _chosen)
+    .values(round_robin_cursor=_chosen)
 )
 
 
-def _keeping_rotation(group: str, rotation: str) -> Statement:
-    return Statement(_ROTATED, {"group": group, "chosen": rotation})
+def _keeping_cursor(group: str, round_robin_cursor: str) -> Statement:
+    return Statement(_ROTATED, {"group": group, "chosen": round_robin_cursor})
 
 
 def _recording(placed: Sessions) -> Statement:

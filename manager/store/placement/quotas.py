@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
 
 from sqlalchemy import BigInteger, ColumnElement, Executable, cast
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.orm import Mapped
 from sqlmodel import col, delete, func, or_, select, tuple_
-from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.store.postgres.constructs import one_of, word
 from retinue.manager.store.postgres.recordset import record_of
 from retinue.manager.store.tables import Claim, Kernel, Quota, Session
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Mapped
+    from sqlmodel.ext.asyncio.session import AsyncSession
 
 USER, PROJECT, RESOURCE_GROUP = "USER", "PROJECT", "RESOURCE_GROUP"
 # Where no quota says how many a user may have.

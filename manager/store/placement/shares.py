@@ -10,18 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from sqlalchemy import BigInteger, Text, and_, cast, true
 from sqlalchemy.dialects.postgresql import insert
 from sqlmodel import col, delete, func, not_, select
-from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.domain.scheduling.policy import NOT_IN_SHARES
 from retinue.manager.store.postgres.constructs import EMPTY_OBJECT, Construct, entries, lists, objects, one_of, table_of
 from retinue.manager.store.postgres.database import Query, Statement, fetch, run
 from retinue.manager.store.postgres.recordset import Row, recordset
 from retinue.manager.store.tables import Agent, DrfShare, ResourceGroup
+
+if TYPE_CHECKING:
+    from sqlmodel.ext.asyncio.session import AsyncSession
 
 # The rows of a group's agents, one for each slot that is there.
 _of_agent = entries("slot", col(Agent.capacity))

@@ -4,13 +4,17 @@ commit that releases them (see `attempts`).
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Date, Float, Integer, cast, extract, type_coerce, union_all
 from sqlmodel import col, delete, func, select
-from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.store.tables import Claim, Usage
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from sqlmodel.ext.asyncio.session import AsyncSession
 
 # No group may look back further.
 LONGEST_LOOK_BACK_DAYS = 365

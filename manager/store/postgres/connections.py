@@ -9,13 +9,11 @@ import logging
 import re
 import select
 import uuid
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import psycopg
 import sqlalchemy.exc
-from psycopg.abc import AdaptContext, Buffer
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.types.array import ListDumper
@@ -25,6 +23,11 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from retinue.rpc import failpoints
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from psycopg.abc import AdaptContext, Buffer
 
 DRIVER = "postgresql+psycopg"
 # How long a call waits for a connection of its lane that another one uses.

@@ -6,9 +6,7 @@ pipeline costs no more than one that was written as text.
 
 from __future__ import annotations
 
-import datetime as dt
 import re
-from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -37,18 +35,21 @@ from sqlalchemy import (
 from sqlalchemy import cast as sql_cast
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.dialects.postgresql.psycopg import PGDialectAsync_psycopg
-from sqlalchemy.sql.elements import KeyedColumnElement
-from sqlalchemy.sql.selectable import TableValuedAlias
-from sqlalchemy.types import TypeEngine
-from sqlmodel import SQLModel
 
 from retinue.manager.store.postgres.exchange import Command
 from retinue.manager.store.postgres.recordset import json_text
 
 if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Iterable, Mapping
+
     from _typeshed import DataclassInstance
     from sqlalchemy.sql import ClauseElement
     from sqlalchemy.sql.compiler import SQLCompiler
+    from sqlalchemy.sql.elements import KeyedColumnElement
+    from sqlalchemy.sql.selectable import TableValuedAlias
+    from sqlalchemy.types import TypeEngine
+    from sqlmodel import SQLModel
 
 _Value = TypeVar("_Value")
 

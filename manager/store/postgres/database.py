@@ -11,14 +11,12 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import FrameType
-from typing import Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import psycopg
 import sqlalchemy.exc
 from prometheus_client import Counter
 from sqlalchemy import Executable, Result
-from sqlalchemy.engine import URL
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.ext.asyncio import AsyncSession as SqlAlchemySession
 from sqlalchemy.util import greenlet_spawn
@@ -37,8 +35,14 @@ from retinue.manager.store.postgres.faults import Fault, fault_of
 from retinue.manager.store.postgres.lanes import POOL_SIZES, Lane, current_lane
 from retinue.manager.store.postgres.recordset import Row, fetched
 from retinue.manager.store.postgres.repeats import Repeats
+from retinue.manager.store.postgres.writes import Writes
 from retinue.rpc import failpoints
 from retinue.rpc.cancellation import shielded
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from sqlalchemy.engine import URL
 
 # A statement of a caller that was cancelled may run on for so long; then the server is asked to end it,
 # and the connection is discarded.
@@ -294,6 +298,8 @@ class Database:
         self._pools: dict[Lane, AsyncEngine] = {}
         self._repeats = Repeats()
         self._refusal: tuple[Fault, float] | None = None
+        self.writes = Writes()
+        """What anyone writes to it."""
 
     def _pool(self) -> AsyncEngine:
         lane = current_lane()

@@ -8,14 +8,16 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 
 from retinue.manager.store.postgres.database import StoreUnavailable
 from retinue.manager.store.postgres.faults import fault_of
 from retinue.rpc import failpoints
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 DedicatedConnection = psycopg.AsyncConnection[tuple[Any, ...]]
 
@@ -60,6 +62,32 @@ async def execute_within(
 async def execute(connection: DedicatedConnection, statement: str) -> psycopg.AsyncCursor[tuple[Any, ...]]:
     """Executes one statement, however long that takes. Raises the driver's errors."""
     return await connection.execute(statement.encode())
+
+
+async def is_readable(connection: DedicatedConnection, seconds: float) -> bool:
+    """Waits until the server says anything over a connection that nothing else uses meanwhile, or ends it; returns
+    False when it has not after so many seconds. What it said before may have been taken in: look at it first.
+
+    The driver's own wait looks ten times a second.
+    """
+    loop = asyncio.get_running_loop()
+    arrived, descriptor = asyncio.Event(), connection.fileno()
+    loop.add_reader(descriptor, arrived.set)
+    try:
+        async with asyncio.timeout(seconds):
+            await arrived.wait()
+    except TimeoutError:
+        return False
+    finally:
+        loop.remove_reader(descriptor)
+    return True
+
+
+async def take_notices(connection: DedicatedConnection) -> list[psycopg.Notify]:
+    """Returns the notices that have come; does not wait for any. Raises the driver's errors, also when the connection
+    has ended.
+    """
+    return [notice async for notice in connection.notifies(timeout=0)]
 
 
 def break_off(connection: DedicatedConnection) -> None:

@@ -21,15 +21,17 @@ import os
 import pwd
 import shutil
 import signal
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 
 from retinue.manager.store.postgres.repeats import Repeats
 from retinue.rpc import failpoints
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
 
 _log = logging.getLogger(__name__)
 

@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import psycopg
 from psycopg.rows import class_row
-from sqlalchemy.engine import URL
 
 from retinue.manager.store.postgres.connections import CONNECT_SECONDS, open_connection, parse_url
 from retinue.manager.store.postgres.database import StoreUnavailable, translate
 from retinue.manager.store.postgres.dedicated import DedicatedConnection, execute_within
 from retinue.manager.store.postgres.lanes import MAX_CONNECTIONS
 from retinue.rpc import failpoints
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from sqlalchemy.engine import URL
 
 OLDEST_VERSION = 15
 """The oldest major version of PostgreSQL that is tested."""
@@ -90,7 +94,7 @@ class Examination:
     """What will go wrong, and what to do."""
 
 
-@failpoints.awaited("database", psycopg.OperationalError)
+@failpoints.awaited("database", StoreUnavailable)
 async def examine(url: str) -> Examination:
     """Returns what there is to say of a database server. Changes nothing.
 

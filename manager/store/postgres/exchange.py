@@ -13,12 +13,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from psycopg import errors
+from psycopg.abc import Buffer
 from psycopg.adapt import PyFormat, Transformer
 from psycopg.pq import ExecStatus, Format, TransactionStatus
 from psycopg.waiting import Ready, Wait
 
 if TYPE_CHECKING:
-    from psycopg.abc import Buffer
     from psycopg.pq.abc import PGconn, PGresult
 
     from retinue.manager.store.postgres.connections import Driver

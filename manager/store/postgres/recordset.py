@@ -9,10 +9,10 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import orjson
-from sqlalchemy import Result
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+    from sqlalchemy import Result
 
 Row: TypeAlias = Mapping[str, Any]
 _Record = TypeVar("_Record", bound="DataclassInstance")

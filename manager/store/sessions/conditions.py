@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from sqlalchemy import Uuid, func, select
 
@@ -12,10 +10,15 @@ from retinue.manager.domain.reasons import ConditionType
 from retinue.manager.domain.session.events import Condition, ReasonChanged, parse_conditions
 from retinue.manager.store.journal import journal
 from retinue.manager.store.postgres.constructs import one_of, table_of, word, words
-from retinue.manager.store.postgres.database import Transaction
 from retinue.manager.store.postgres.recordset import Row, fetched
-from retinue.manager.store.sessions import sessions
+from retinue.manager.store.sessions import updates
 from retinue.manager.store.tables import Agent, Attempt, Session
+
+if TYPE_CHECKING:
+    import uuid
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from retinue.manager.store.postgres.database import Transaction
 
 AGENT_LOST = ConditionType.AGENT_LOST
 AGENT_NOT_REACHED = ConditionType.AGENT_NOT_REACHED
@@ -122,7 +125,7 @@ async def _write(tx: Transaction, changes: Iterable[_Change]) -> None:
         [*(stored for stored, gone in zip(row["conditions"], gone, strict=True) if not gone), *new]
         for row, gone, new in changed
     ]
-    await sessions.set_conditions(tx, [row["id"] for row, _, _ in changed], conditions)
+    await updates.set_conditions(tx, [row["id"] for row, _, _ in changed], conditions)
     await journal.append(
         tx,
         [
@@ -130,7 +133,7 @@ async def _write(tx: Transaction, changes: Iterable[_Change]) -> None:
                 session_id=row["id"],
                 owner=row["owner"],
                 project=row["project"],
-                what=ReasonChanged(
+                body=ReasonChanged(
                     row["reason"], row["message"], parse_conditions(now), tuple(item.type for item in new)
                 ),
             )

@@ -7,12 +7,11 @@ import hashlib
 import uuid
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from sqlalchemy import BigInteger, Boolean, Integer, Text, Uuid, and_, func, not_, or_, select, text, true, update
 from sqlalchemy import insert as insert_into
-from sqlmodel.ext.asyncio.session import AsyncSession
 
-from retinue.manager.domain.session.dependency_graph import DependencyKind
 from retinue.manager.domain.session.states import Result, SessionState, SessionType
 from retinue.manager.store.postgres.constructs import (
     Construct,
@@ -29,9 +28,14 @@ from retinue.manager.store.postgres.recordset import Row, fetched
 from retinue.manager.store.sessions.session_records import RESULTS, STATES, TYPES
 from retinue.manager.store.tables import Session, SessionDependency
 
+if TYPE_CHECKING:
+    from sqlmodel.ext.asyncio.session import AsyncSession
+
+    from retinue.manager.domain.session.dependency_graph import DependencyKind
+
 
 @dataclass(frozen=True, slots=True)
-class Doomed:
+class UnsatisfiableDependency:
     """A waiting session that depends on one that has had another end than it needs."""
 
     session_id: uuid.UUID
@@ -222,6 +226,22 @@ _UNMEETABLE = """
 """
 
 
+# Nothing else is written by `settling`, or found by `finding_unsatisfiable`.
+_ANYTHING_TO_SETTLE = f"""
+    SELECT EXISTS (
+        SELECT FROM session_dependency d LEFT JOIN session p ON p.id = d.parent_id
+        WHERE NOT d.settled AND (p.id IS NULL OR p.state IN ('TERMINATED', 'CANCELLED')) AND (
+            NOT ({_UNMEETABLE}) OR EXISTS (SELECT FROM session s WHERE s.id = d.child_id AND s.state = 'PENDING')
+        )
+    )
+"""  # noqa: S608  # our own words
+
+
+async def anything_to_settle(tx: AsyncSession) -> bool:
+    """Returns whether any dependency can be settled, or makes a waiting session unsatisfiable; writes nothing."""
+    return bool((await tx.execute(text(_ANYTHING_TO_SETTLE))).scalar_one())
+
+
 def _making_settled() -> Construct:
     # With sessions that are gone.
     of = _dependency.alias("of")
@@ -256,19 +276,19 @@ def settling() -> Query[int]:
     return Query(_SETTLED, read=len)
 
 
-def finding_doomed() -> Query[list[Doomed]]:
+def finding_unsatisfiable() -> Query[list[UnsatisfiableDependency]]:
     """Finds waiting sessions with a dependency, direct or not, that had another end than it needs or was purged; each
     once, with one that it depends on.
     """
     # A session that is cancelled for this is a failure to those that wait for one.
     sql = f"""
-        WITH RECURSIVE doomed(id) AS (
+        WITH RECURSIVE unsatisfiable(id) AS (
             SELECT d.child_id FROM session_dependency d LEFT JOIN session p ON p.id = d.parent_id
             WHERE NOT d.settled AND {_UNMEETABLE}
             UNION
-            SELECT d.child_id FROM doomed JOIN session_dependency d ON d.parent_id = doomed.id AND NOT d.settled AND d.kind = 'SUCCESS'
+            SELECT d.child_id FROM unsatisfiable JOIN session_dependency d ON d.parent_id = unsatisfiable.id AND NOT d.settled AND d.kind = 'SUCCESS'
         ), members AS (
-            SELECT s.id FROM doomed JOIN session s ON s.id = doomed.id AND s.state = 'PENDING'
+            SELECT s.id FROM unsatisfiable JOIN session s ON s.id = unsatisfiable.id AND s.state = 'PENDING'
         )
         SELECT m.id AS session_id, cause.* FROM members m CROSS JOIN LATERAL (
             SELECT d.parent_id, coalesce(p.name, '') AS parent_name, coalesce(p.state, '') AS parent_state,
@@ -279,7 +299,7 @@ def finding_doomed() -> Query[list[Doomed]]:
             ORDER BY p.id IS NULL DESC, p.state IN ('TERMINATED', 'CANCELLED') DESC, d.position LIMIT 1
         ) cause
     """  # noqa: S608  # our own words
-    return Query(sql, read=lambda rows: [Doomed(**row) for row in rows])
+    return Query(sql, read=lambda rows: [UnsatisfiableDependency(**row) for row in rows])
 
 
 _PARENTS = (

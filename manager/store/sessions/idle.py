@@ -7,6 +7,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter
 from sqlalchemy import Executable, Float, Uuid, and_, case, cast, extract, func, literal, or_, select, update
@@ -27,7 +28,6 @@ from retinue.manager.store.postgres.constructs import (
     value_of,
     word,
 )
-from retinue.manager.store.postgres.database import Transaction
 from retinue.manager.store.postgres.documents import Decoder, Unreadable
 from retinue.manager.store.postgres.recordset import fetched, recordset
 from retinue.manager.store.tables import (
@@ -40,6 +40,9 @@ from retinue.manager.store.tables import (
     Session,
     SessionIdle,
 )
+
+if TYPE_CHECKING:
+    from retinue.manager.store.postgres.database import Transaction
 
 _POLICY = Decoder("an idle policy", TypeAdapter(IdlePolicy).validate_python)
 WINDOW = Decoder("the use of a session over a window", TypeAdapter(WindowRecord).validate_python)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from retinue.rpc.core.output_stream import Stream
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _RUN = struct.Struct(">I")
 _LONGEST = (1 << 30) - 1

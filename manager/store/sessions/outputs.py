@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import (
     ARRAY,
@@ -27,12 +26,16 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects.postgresql import insert
-from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.store.postgres.constructs import parameter, table_of, word, words
 from retinue.manager.store.postgres.recordset import fetched
 from retinue.manager.store.sessions.output_streams import StreamRuns
 from retinue.manager.store.tables import Agent, Attempt, Kernel, KernelLog
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from sqlmodel.ext.asyncio.session import AsyncSession
 
 _agent, _attempt, _kernel, _log = table_of(Agent), table_of(Attempt), table_of(Kernel), table_of(KernelLog)
 

@@ -10,7 +10,7 @@ import datetime as dt
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from retinue.manager.domain.session.events import (
     Condition,
@@ -22,10 +22,12 @@ from retinue.manager.domain.session.events import (
 from retinue.manager.domain.session.explanation import NO_EXPLANATION, StoredExplanation, parse_explanation
 from retinue.manager.domain.session.final_usage import FinalUsage, parse_final_usage
 from retinue.manager.domain.session.images import NO_IMAGE, SeenImage, parse_image
-from retinue.manager.domain.session.spec import SessionSpec
 from retinue.manager.domain.session.spec_codec import DecodedSpec, UnreadableSpec, decode, known_part
 from retinue.manager.domain.session.states import Goal, KernelState, Observed, Result, SessionState, SessionType
-from retinue.manager.store.postgres.recordset import Row
+
+if TYPE_CHECKING:
+    from retinue.manager.domain.session.spec import SessionSpec
+    from retinue.manager.store.postgres.recordset import Row
 
 TYPES: Mapping[str, SessionType] = {item.value: item for item in SessionType}
 STATES: Mapping[str, SessionState] = {item.value: item for item in SessionState}

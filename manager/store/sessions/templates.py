@@ -6,15 +6,17 @@ import datetime as dt
 import uuid
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import ColumnElement, FromClause, Select, Text, and_, cast, func, literal, or_, select, tuple_, update
 from sqlalchemy.dialects.postgresql import JSONB, insert
-from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.store.postgres.constructs import table_of, word
 from retinue.manager.store.postgres.recordset import Row, fetched
 from retinue.manager.store.tables import Template, TemplateVersion
+
+if TYPE_CHECKING:
+    from sqlmodel.ext.asyncio.session import AsyncSession
 
 _template, _version = table_of(Template), table_of(TemplateVersion)
 # A version of a template with the template it is one of.

@@ -6,17 +6,19 @@ import datetime as dt
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Executable, Integer, Select, Text, and_, cast, delete, func, literal, select, true, update
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.dialects.postgresql import insert as insert_into
-from sqlmodel.ext.asyncio.session import AsyncSession
 
-from retinue.manager.domain.session.events import Happening, UnreadableEvent, parse_event
+from retinue.manager.domain.session.events import EventBody, UnreadableEvent, parse_event
 from retinue.manager.store.postgres.constructs import columns_of, json_of, objects, parameter, table_of, words
 from retinue.manager.store.postgres.recordset import fetched, recordset
 from retinue.manager.store.tables import Journal, JournalHead, Session, Webhook, WebhookCursor, WebhookDelivery
+
+if TYPE_CHECKING:
+    from sqlmodel.ext.asyncio.session import AsyncSession
 
 _journal, _head, _session = table_of(Journal), table_of(JournalHead), table_of(Session)
 _webhook, _cursor, _delivery = table_of(Webhook), table_of(WebhookCursor), table_of(WebhookDelivery)
@@ -65,7 +67,7 @@ class WebhookEventRecord:
     `events` stay as they are stored: another version of the manager may have written them.
     """
 
-    what: Happening | UnreadableEvent
+    body: EventBody | UnreadableEvent
     revision: int
     create_time: dt.datetime
     session_id: uuid.UUID

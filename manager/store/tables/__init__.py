@@ -16,7 +16,7 @@ from retinue.manager.store.tables.accounts import (
     Token,
     UserAccount,
 )
-from retinue.manager.store.tables.claims import Claim, DrfShare, Network, NetworkSite, Usage
+from retinue.manager.store.tables.claims import Claim, DrfShare, Network, NetworkSite, ShareHour, Usage
 from retinue.manager.store.tables.cluster import (
     AuditRecord,
     Cluster,
@@ -101,6 +101,7 @@ __all__ = [
     "Session",
     "SessionDependency",
     "SessionIdle",
+    "ShareHour",
     "SshKey",
     "Template",
     "TemplateVersion",

@@ -9,7 +9,7 @@ import datetime as dt
 import decimal
 import uuid
 
-from sqlalchemy import BigInteger, Column, ForeignKey, Identity, Index, Numeric, text
+from sqlalchemy import BigInteger, Column, DateTime, ForeignKey, Identity, Index, Numeric, text
 from sqlalchemy.dialects.postgresql import CIDR
 from sqlmodel import Field, SQLModel
 
@@ -63,6 +63,22 @@ class Usage(SQLModel, table=True):
     day: dt.date = Field(primary_key=True)
     # A day of 2**53 bytes has more digits than a bigint.
     amount_seconds: decimal.Decimal = Field(sa_column=Column(Numeric, nullable=False))
+
+
+class ShareHour(SQLModel, table=True):
+    """Samples of the dominant share of a user, a project or a whole group within an hour (UTC)."""
+
+    __tablename__ = "share_hour"
+    __table_args__ = (Index("share_hour_hour", "hour"),)
+
+    resource_group: str = Field(primary_key=True)
+    # USER, PROJECT or RESOURCE_GROUP; the latter has no name, and a row for each hour that was sampled.
+    kind: str = Field(primary_key=True)
+    name: str = Field(primary_key=True)
+    hour: dt.datetime = Field(sa_column=Column(DateTime(timezone=True), primary_key=True))
+    samples: int
+    share_sum: float
+    peak: float
 
 
 class Network(SQLModel, table=True):

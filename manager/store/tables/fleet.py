@@ -72,7 +72,7 @@ class ResourceGroup(SQLModel, table=True):
     # When idle running sessions are ended; empty: never.
     idle_policy: dict[str, Any] = json_column()
     # The agent that `round-robin` chose last.
-    rotation: str = Field(default="", sa_column_kwargs={"server_default": text("''")})
+    round_robin_cursor: str = Field(default="", sa_column_kwargs={"server_default": text("''")})
     # What exists: the sums over agents that were heard of, are not lost and not revoked;
     # written by triggers of `agent`.
     capacity: dict[str, int] = json_column()
@@ -110,8 +110,8 @@ class Agent(SQLModel, table=True):
     # Private networks that its kernels may reach: subnets of sessions on it are outside them.
     reachable_networks: list[str] = json_column("[]")
     boot_id: str = ""
-    # Which enrolment counts, and the fingerprints of its newest certificate and of the one that asked for that, until
-    # the newest is shown.
+    # Which enrolment counts, and the fingerprints of its newest certificate and of what asked for that, until the
+    # newest is shown: a certificate, or at first a join token with a key.
     generation: int = Field(default=0, sa_column=Column(BigInteger, nullable=False, server_default=text("0")))
     certificate: str = Field(default="", sa_column_kwargs={"server_default": text("''")})
     former_certificate: str = Field(default="", sa_column_kwargs={"server_default": text("''")})

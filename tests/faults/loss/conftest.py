@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 import pytest_asyncio
 
 from retinue.devtools.cluster import Cluster, ClusterOptions
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 # An agent that is lost takes so long to be, and no longer: it is what these tests wait for. One that runs says
 # something forty times meanwhile, so that even on a busy machine no other one is lost.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from retinue.client.aio import Client
-from retinue.manager.v1 import endpoint_pb2 as epb
 from tests.integration.sessions.replicas import PROGRAM, run
+
+if TYPE_CHECKING:
+    from retinue.client.aio import Client
+    from retinue.manager.v1 import endpoint_pb2 as epb
 
 _COUNTED = "for number in range(pieces):"
 _HELD = 'for number, _ in enumerate(iter(lambda: os.path.exists("/home/work/end"), True)):'

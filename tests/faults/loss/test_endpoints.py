@@ -9,15 +9,12 @@ import contextlib
 import json
 import os
 import signal
-from collections.abc import AsyncIterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
 
-from retinue.client.aio import Client
 from retinue.client.errors import Unavailable
-from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import endpoint_pb2 as epb
 from retinue.manager.v1 import fleet_service_pb2
 from tests.faults.cutting import cut_off
@@ -26,6 +23,13 @@ from tests.integration.router.clients import Answer, is_whole
 from tests.integration.sessions.replicas import Deployed, manifest, names_after, revision
 from tests.support.eventually import eventually
 from tests.support.postmaster import kill_database
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from retinue.client.aio import Client
+    from retinue.devtools.cluster import Cluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

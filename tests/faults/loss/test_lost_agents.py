@@ -8,16 +8,19 @@ import asyncio
 import signal
 import uuid
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from retinue.client.aio import Client
-from retinue.client.sessions import Session
-from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import fleet_service_pb2
 from tests.faults.counting import agent_of, count_on, start_counting
 from tests.faults.cutting import cut_off
 from tests.support.eventually import NEVER, eventually
+
+if TYPE_CHECKING:
+    from retinue.client.aio import Client
+    from retinue.client.sessions import Session
+    from retinue.devtools.cluster import Cluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

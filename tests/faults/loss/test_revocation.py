@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
 
-from retinue.client.aio import Client
-from retinue.devtools.cluster import Cluster
 from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from retinue.client.aio import Client
+    from retinue.devtools.cluster import Cluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -8,7 +8,6 @@ import secrets
 import shutil
 import signal
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -34,6 +33,7 @@ from tests.support.eventually import NEVER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
 
     import grpc
 

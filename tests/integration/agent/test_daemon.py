@@ -15,7 +15,6 @@ from retinue.agent import daemon
 from retinue.agent.host import loop_disk
 from retinue.agent.host.cgroups import Cgroups
 from retinue.agent.inside import work_disk
-from retinue.agent.settings import Settings
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.rpc.enrollment.identity import IdentityError, IdentityStore, instance_of
 from tests.integration.agent.conftest import Agent
@@ -25,6 +24,7 @@ from tests.support.eventually import eventually
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from retinue.agent.settings import Settings
     from tests.integration.agent.conftest import Place
 
 

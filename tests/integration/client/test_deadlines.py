@@ -12,11 +12,9 @@ import os
 import re
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from google.protobuf.message import Message
@@ -25,8 +23,13 @@ import retinue.client
 from retinue.client import DeadlineExceeded, Unavailable, aio
 from retinue.client.sessions import Session
 from retinue.client.sync.sessions import Session as BlockingSession
-from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import endpoint_pb2, session_pb2, session_service_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+    from pathlib import Path
+
+    from retinue.devtools.cluster import Cluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -45,6 +48,7 @@ VALUES: dict[str, Any] = {
     "Mapping[int, int]": {1: 100},
     "tuple[int, int] | None": None,
     "QuotaKind": "user",
+    "UserRole": "user",
     "SessionState": "RUNNING",
     "Iterable[session_pb2.SessionSpec]": [session_pb2.SessionSpec()],
 }

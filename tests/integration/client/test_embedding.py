@@ -11,14 +11,18 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
 
-from retinue.devtools.cluster import Cluster
 from tests.support.eventually import NEVER, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from retinue.devtools.cluster import Cluster
 
 PROGRAMS = "tests.integration.client.programs"
 ROOT = Path(__file__).parents[3]

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from retinue.client import Client, LogChunk, NotFound
-from retinue.devtools.cluster import Cluster
 from tests.support.eventually import NEVER, eventually
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from retinue.devtools.cluster import Cluster
 
 
 @pytest.fixture

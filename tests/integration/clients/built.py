@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from retinue.devtools.cluster import Cluster
+if TYPE_CHECKING:
+    from retinue.devtools.cluster import Cluster
 
 ROOT = Path(__file__).parents[3]
 PROGRAMS = ROOT / ".cache" / "clients"

@@ -6,11 +6,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+from typing import TYPE_CHECKING
 
 import pytest
 
-from retinue.devtools.cluster import Cluster
 from tests.integration.clients.built import ROOT, environment_of, needs
+
+if TYPE_CHECKING:
+    from retinue.devtools.cluster import Cluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

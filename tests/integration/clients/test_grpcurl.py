@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import subprocess
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from retinue.devtools.cluster import Cluster
 from tests.integration.clients.built import PROGRAMS, ROOT, environment_of, needs
 from tests.integration.docs.page import steps
 from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from retinue.devtools.cluster import Cluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

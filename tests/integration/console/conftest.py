@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, WebError, async_playwright, expect
 
-from retinue.client.aio import Client
 from retinue.devtools import state
 from retinue.devtools.cluster import DIRECTORIES, Cluster, ClusterOptions
 from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from retinue.client.aio import Client
 
 STATIC = Path(__file__).parents[3] / "manager/console/static"
 CHROMIUM = "/usr/bin/chromium"
@@ -98,9 +101,11 @@ async def _watched(context: BrowserContext) -> AsyncIterator[list[str]]:
     errors: list[str] = []
 
     def said(message: ConsoleMessage) -> None:
-        # Programs of sessions have pages of their own; and a manager that a test takes away is missed.
+        # Programs of sessions have pages of their own; and a manager that a test takes away is missed. Interfaces
+        # that other tests make are another network to the browser, which then ends what is under way.
         ours = "//console." in message.location["url"]
-        if message.type == "error" and ours and "ERR_CONNECTION" not in message.text and "502" not in message.text:
+        missed = any(part in message.text for part in ("ERR_CONNECTION", "ERR_NETWORK_CHANGED", "502"))
+        if message.type == "error" and ours and not missed:
             errors.append(message.text)
 
     def thrown(error: WebError) -> None:
@@ -130,9 +135,16 @@ async def _profile(chromium: Browser, **options: Any) -> AsyncIterator[BrowserCo
 async def _sign_in(context: BrowserContext, client: Client) -> Page:
     page = await context.new_page()
     await page.goto(await link(client))
-    await page.wait_for_url("**/sessions")
+    await page.wait_for_url("**/home")
+    await page.goto(page.url.replace("/home", "/sessions"))
     await page.locator("footer[data-state=live]").wait_for()
     return page
+
+
+async def choose(page: Page, label: str, option: str) -> None:
+    """Picks an option of the select that has this label."""
+    await page.get_by_label(label, exact=True).click()
+    await page.get_by_role("option", name=option, exact=True).click()
 
 
 @asynccontextmanager

@@ -5,20 +5,25 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import AsyncIterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import pytest_asyncio
 from google.protobuf.json_format import MessageToDict, ParseDict
 from playwright.async_api import expect
 
-from retinue.client.aio import Client
+from retinue.client.manifest import read_manifest
 from retinue.client.spec import session_spec
-from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import fleet_service_pb2, session_pb2
 from tests.integration.client.command.conftest import Program
-from tests.integration.console.conftest import Visitor
+from tests.integration.console.conftest import choose
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from retinue.client.aio import Client
+    from retinue.devtools.cluster import Cluster
+    from tests.integration.console.conftest import Visitor
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -36,33 +41,55 @@ async def roots(client: Client) -> AsyncIterator[None]:
 async def test_they_ask_for_the_same(visitor: Visitor, cluster: Cluster) -> None:
     page = visitor.page
     await page.get_by_role("link", name="New session").click()
+    await page.get_by_role("radio", name="Batch job").click()
+    await page.get_by_role("button", name="Several").click()
     fields = {
         "Name": "same",
         "Command": """python3 -c 'print("it'"'"'s", "$HOME")' "two words" 한국""",
-        "Mounts": "/data:/data:rw\n/models:/models",
-        "Environment": "A=1 2\nQUOTE='\"",
-        "Service ports": "web:http:8000\ndb:5432",
-        "Cluster size": "3",
+        "Number of kernels": "3",
         "cpu": "0.5",
         "mem": "1g",
+        "Priority": "20",
+        "Time limit": "90m",
+        "Attempts": "3",
     }
-    await page.get_by_label("Batch").check()
-    await page.get_by_label("Multi node").check()
     for label, value in fields.items():
         await page.get_by_label(label, exact=True).fill(value)
-    await page.get_by_text("Start, limits, retries").click()
-    for label, value in {"Priority": "20", "Time limit": "90m", "Attempts": "3", "Labels": "team=vision x"}.items():
-        await page.get_by_label(label, exact=True).fill(value)
+    rows = {
+        ("Mounts", "Add a mount", "Folder of the nodes", "Folder in the kernels"): [
+            ("/data", "/data"),
+            ("/models", ""),
+        ],
+        ("Environment", "Add a variable", "Variable", "Value of variable"): [("A", "1 2"), ("QUOTE", "'\"")],
+        ("Service ports", "Add a port", "Port name", "Port number"): [("web", "8000"), ("db", "5432")],
+        ("Labels", "Add a label", "Label", "Value of label"): [("team", "vision x")],
+    }
+    for (tab, add, first, second), values in rows.items():
+        await page.get_by_role("tab", name=tab).click()
+        for number, (one, other) in enumerate(values, start=1):
+            await page.get_by_role("button", name=add).click()
+            await page.get_by_label(f"{first} {number}", exact=True).fill(one)
+            await page.get_by_label(f"{second} {number}", exact=True).fill(other)
+        if tab == "Mounts":
+            await page.get_by_label("Writable").first.check()
+        if tab == "Service ports":
+            await choose(page, "Protocol 2", "TCP")
     texts = {}
-    for name in ("CLI", "Python", "JSON", "grpcurl"):
+    for name in ("CLI", "Python", "YAML", "JSON", "grpcurl"):
         await page.get_by_role("tab", name=name).click()
-        texts[name] = await page.locator("#same-text").inner_text()
-        await expect(page.locator("#same-text")).not_to_be_empty()
+        await expect(page.get_by_role("tab", name=name)).to_have_attribute("aria-selected", "true")
+        texts[name] = await page.locator("#same-text pre").inner_text()
 
     wanted = ParseDict(json.loads(texts["JSON"]), session_pb2.SessionSpec())
     assert wanted.kernel.environment["QUOTE"] == "'\""
     assert list(wanted.kernel.command) == ["python3", "-c", """print("it's", "$HOME")""", "two words", "한국"]
+    assert [(mount.source, mount.target, mount.writable) for mount in wanted.mounts] == [
+        ("/data", "/data", True),
+        ("/models", "/models", False),
+    ]
     assert _spec_of_python(texts["Python"]) == wanted
+    ((applied, _),) = read_manifest(texts["YAML"], "page").sessions
+    assert applied == wanted
     assert _spec_of_grpcurl(texts["grpcurl"]) == wanted
     assert await _spec_of_cli(cluster, texts["CLI"]) == _accepted(wanted)
 

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import random
 import re
-from collections.abc import AsyncIterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Page, expect
+import yaml
+from google.protobuf.json_format import ParseDict
+from playwright.async_api import FilePayload, Page, Route, expect
 
-from retinue.client.aio import Client
-from retinue.client.sessions import Session
-from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import session_pb2
-from tests.integration.console.conftest import Visitor
-from tests.support.eventually import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from retinue.client.aio import Client
+    from retinue.client.sessions import Session
+    from retinue.devtools.cluster import Cluster
+    from tests.integration.console.conftest import Visitor
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -149,35 +155,126 @@ async def test_rich_output_is_shown_where_it_reaches_nothing(visitor: Visitor, s
 
 async def test_apps_start_and_stop(visitor: Visitor, session: Session) -> None:
     page = await _part(visitor, session, "apps")
-    row = page.locator("tbody tr", has_text="web")
-    await row.get_by_role("button", name="Start web").click()
-    await expect(row).to_contain_text("running")
-    await row.get_by_role("button", name="Stop web").click()
-    await expect(row).to_contain_text("stopped")
+    card = page.get_by_role("list", name="Apps and ports").get_by_role("listitem").filter(has_text="web")
+    await card.get_by_role("button", name="Start web").click()
+    await expect(card).to_contain_text("running")
+    await card.get_by_role("button", name="Stop web").click()
+    await expect(card).to_contain_text("stopped")
 
 
-async def test_an_agent_is_drained_and_undrained(visitor: Visitor, client: Client) -> None:
+async def test_dropped_files_are_uploaded_and_looked_at(visitor: Visitor, session: Session) -> None:
+    page = await _part(visitor, session, "files")
+    await page.get_by_role("button", name="New folder").click()
+    await page.get_by_label("Name").fill("dropped")
+    await page.keyboard.press("Enter")
+    await page.get_by_role("button", name="dropped/").click()
+    await expect(page.get_by_text("This folder is empty.")).to_be_visible()
+    dropped = await page.evaluate_handle(
+        """() => {
+            const dropped = new DataTransfer();
+            dropped.items.add(new File(["one <b>two</b>"], "note.txt"));
+            const dot = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
+            dropped.items.add(new File([Uint8Array.from(atob(dot), (c) => c.charCodeAt(0))], "dot.png"));
+            dropped.items.add(new File([new Uint8Array([0, 255, 1])], "raw.bin"));
+            return dropped;
+        }"""
+    )
+    for event in ("dragenter", "dragover", "drop"):
+        await page.get_by_text("This folder is empty.").dispatch_event(event, {"dataTransfer": dropped})
+    # Notices are dialogs, too.
+    dialog = page.get_by_role("dialog").and_(page.locator("[data-open]"))
+    await page.get_by_role("button", name="note.txt", exact=True).click()
+    await expect(dialog.locator("pre")).to_have_text("one <b>two</b>")
+    await page.keyboard.press("Escape")
+    await page.get_by_role("button", name="dot.png", exact=True).click()
+    assert (
+        await dialog.get_by_role("img", name="dot.png").evaluate(
+            "image => image.decode().then(() => image.naturalWidth)"
+        )
+        == 1
+    )
+    await page.keyboard.press("Escape")
+    await page.get_by_role("button", name="raw.bin", exact=True).click()
+    await expect(dialog).to_contain_text("neither text nor an image")
+    assert await _output(session, "cat", "dropped/note.txt") == "one <b>two</b>"
+
+
+async def test_files_of_running_sessions_are_in_one_place(visitor: Visitor, session: Session) -> None:
     page = visitor.page
-    await page.get_by_role("navigation", name="Menu").get_by_role("link", name="Cluster").click()
-    agent = page.locator(".agents li").first
-    name = await agent.locator("h2").inner_text()
-    await agent.get_by_role("button", name="Drain").click()
-    await expect(agent).to_contain_text("drained")
-    assert (await client.agents.get(name)).drained
-    await agent.get_by_role("button", name="Undrain").click()
-    await eventually(lambda: client.agents.get(name), lambda found: not found.drained)
+    await _output(session, "sh", "-c", "mkdir -p from-here && echo x > from-here/found")
+    await page.get_by_role("navigation", name="Menu").get_by_role("link", name="Files").click()
+    name = (await session.refresh()).name
+    await page.get_by_role("navigation", name="Running sessions").get_by_role("link", name=name).click()
+    await page.get_by_role("button", name="from-here/").click()
+    await expect(page.locator("tbody")).to_contain_text("found")
 
 
-async def test_a_token_is_made_shown_once_and_revoked(visitor: Visitor, client: Client) -> None:
-    page = visitor.page
-    await page.get_by_role("navigation", name="Menu").get_by_role("link", name="Users and tokens").click()
-    await page.get_by_label("Description").fill("for a test")
-    await page.get_by_role("button", name="Create").first.click()
-    secret = await page.get_by_role("dialog").locator("pre").inner_text()
-    assert secret.startswith("rtn_")
-    await page.get_by_role("dialog").get_by_role("button", name="Close").click()
-    await page.get_by_role("button", name="Revoke for a test").click()
-    await expect(page.locator("tbody tr", has_text="for a test")).to_contain_text("revoked")
+async def test_a_notebook_is_saved_and_opened(visitor: Visitor, session: Session) -> None:
+    page = await _part(visitor, session, "code")
+    await page.get_by_label("Code 1", exact=True).last.fill("print('kept', 6 * 7)")
+    await page.keyboard.press("Shift+Enter")
+    await expect(page.locator(".cell").nth(0).locator(".outputs")).to_contain_text("kept 42")
+    # What is written stays while other parts are looked at.
+    await page.get_by_role("tab", name="Spec").click()
+    await page.get_by_role("tab", name="Code").click()
+    await expect(page.locator(".cell").nth(0).locator(".outputs")).to_contain_text("kept 42")
+    async with page.expect_download() as downloading:
+        await page.get_by_role("button", name="Save .ipynb").click()
+    saved = await (await downloading.value).path()
+    notebook = json.loads(await asyncio.to_thread(saved.read_text))
+    assert notebook["cells"][0]["source"] == ["print('kept', 6 * 7)"]
+    assert notebook["cells"][0]["outputs"] == [{"output_type": "stream", "name": "stdout", "text": ["kept 42\n"]}]
+    notebook["cells"] = [{"cell_type": "code", "source": "print('opened')", "outputs": [], "metadata": {}}]
+    content = json.dumps(notebook).encode()
+    given = FilePayload(name="given.ipynb", mimeType="application/json", buffer=content)
+    await page.locator("input[type=file]").set_input_files([given])
+    await expect(page.get_by_label("Code 1", exact=True).last).to_have_value("print('opened')")
+    await page.get_by_role("button", name="Run all").click()
+    await expect(page.locator(".cell").nth(0).locator(".outputs")).to_contain_text("opened")
+
+
+async def test_the_last_of_two_clicks_on_tabs_decides(visitor: Visitor, session: Session) -> None:
+    """Also where the part of the first one is loaded after the second, which goes back."""
+    page = await _part(visitor, session, "logs")
+    await expect(page.get_by_role("tab", name="Logs")).to_have_attribute("aria-selected", "true")
+    go_on = asyncio.Event()
+
+    async def late(route: Route) -> None:
+        await go_on.wait()
+        await route.continue_()
+
+    await page.route("**/assets/spec-*.js", late)
+    async with page.expect_request("**/assets/spec-*.js"):
+        await page.get_by_role("tab", name="Spec").click()
+    await expect(page.get_by_role("tab", name="Spec")).to_have_attribute("aria-selected", "true")
+    await page.get_by_role("tab", name="Logs").click()
+    async with page.expect_event("requestfinished", lambda request: "/assets/spec-" in request.url):
+        go_on.set()
+    # A part that has been loaded is shown by the next render.
+    await page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    await expect(page.get_by_role("tab", name="Logs")).to_have_attribute("aria-selected", "true")
+    await expect(page).to_have_url(re.compile("/logs$"))
+
+
+async def test_events_are_told_in_sentences(visitor: Visitor, session: Session) -> None:
+    await _output(session, "true")
+    page = await _part(visitor, session, "events")
+    story = page.get_by_role("list", name="Events")
+    await expect(story).to_contain_text("All kernels run.")
+    await expect(story).to_contain_text("ran a command or a shell in main1.")
+    await expect(story).not_to_contain_text("RUNNING")
+    runs = story.get_by_role("listitem").filter(has_text="All kernels run.")
+    assert "PREPARING → RUNNING" in (await runs.get_attribute("title") or "")
+    await page.get_by_role("button", name="Access").click()
+    await expect(story).not_to_contain_text("All kernels run.")
+
+
+async def test_the_spec_is_yaml(visitor: Visitor, session: Session) -> None:
+    page = await _part(visitor, session, "spec")
+    text = await page.get_by_role("region", name="YAML").locator("pre").text_content()
+    spec = yaml.safe_load(text or "")
+    assert spec["service_ports"] == [{"name": "web", "protocol": "http", "ports": [8000]}]
+    assert ParseDict(spec, session_pb2.SessionSpec()).apps[0].name == "web"
 
 
 async def test_many_are_ended_together(visitor: Visitor, client: Client) -> None:
@@ -185,7 +282,7 @@ async def test_many_are_ended_together(visitor: Visitor, client: Client) -> None
     made = [await client.sessions.create(type="interactive", name=f"many-{at}") for at in range(3)]
     await page.get_by_label("Search").fill("name:many-*")
     for session in made:
-        await page.locator(f".row[data-session='{session.id}'] input").check()
+        await page.locator(f".row[data-session='{session.id}']").get_by_role("checkbox").check()
     await page.get_by_role("button", name="End…").click()
     await page.get_by_role("dialog").get_by_role("button", name="End at once").click()
     for session in made:

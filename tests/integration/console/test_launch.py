@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from playwright.async_api import Page, expect
 
-from retinue.client.aio import Client
 from retinue.client.errors import CallError
-from retinue.client.sessions import Session
-from tests.integration.console.conftest import Visitor
 from tests.support.eventually import eventually
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from retinue.client.aio import Client
+    from retinue.client.sessions import Session
+    from tests.integration.console.conftest import Visitor
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -42,12 +46,16 @@ async def answers(session: Session) -> bytes:
 async def test_by_mouse(visitor: Visitor, client: Client, pictures: Path) -> None:
     page = visitor.page
     await page.get_by_role("link", name="New session").click()
-    await page.get_by_label("Multi node").check()
-    await page.get_by_label("Cluster size").fill("2")
+    await page.get_by_role("radio", name="Web program").click()
+    await page.get_by_role("button", name="Several").click()
+    await page.get_by_label("Number of kernels").fill("2")
+    # No node has room for both kernels: the session's tag says where they are.
+    await page.get_by_label("cpu", exact=True).fill("2.5")
     await page.get_by_label("Name", exact=True).fill("mouse")
     await page.get_by_label("Command").fill(SERVER)
-    await page.get_by_label("Service ports").fill("web:http:8000")
-    await expect(page.locator(".outcome")).to_contain_text("Starts now")
+    await expect(page.get_by_label("Port number 1")).to_have_value("8000")
+    await expect(page.locator(".verdict")).to_contain_text("Starts now")
+    await expect(page.locator(".nodes")).to_contain_text("sub1")
     await page.screenshot(path=pictures / "console-new.png")
     await page.get_by_role("button", name="Launch").click()
 
@@ -95,13 +103,14 @@ async def test_by_keyboard_alone(visitor: Visitor) -> None:
     page = visitor.page
     await page.keyboard.press("n")
     await expect(page.locator("h1")).to_have_text("New session")
-    await _tab_to(page, "input[name=mode]")
+    await _tab_to(page, "[role=group] button")
     await page.keyboard.press("ArrowRight")
-    await expect(page.get_by_label("Multi node")).to_be_checked()
+    await page.keyboard.press("Space")
+    await expect(page.get_by_role("button", name="Several")).to_have_attribute("aria-pressed", "true")
     await _tab_to(page, "input[type=number]")
     await page.keyboard.press("ControlOrMeta+a")
     await page.keyboard.type("2")
-    await expect(page.locator(".outcome")).to_contain_text("Starts now")
+    await expect(page.locator(".verdict")).to_contain_text("Starts now")
     await page.keyboard.press("Enter")
     await expect(page.locator(".bar-top .state")).to_contain_text("Running")
     name = await page.locator("h1").inner_text()
@@ -127,9 +136,10 @@ async def test_by_keyboard_alone(visitor: Visitor) -> None:
     await page.keyboard.press("Shift+Tab")
     await _tab_to_end(page)
     await page.keyboard.press("Enter")
-    dialog = page.get_by_role("dialog")
+    # A notice is a dialog, too, but this one is modal.
+    dialog = page.get_by_role("dialog").and_(page.locator("[data-open]"))
     await expect(dialog).to_be_visible()
-    await _tab_to(page, "dialog .primary")
+    await _tab_to(page, "[role=dialog][data-open] button:last-child:not([aria-label])")
     await page.keyboard.press("Enter")
     await _run_out(page, name)
 

@@ -7,16 +7,20 @@ import os
 import re
 import signal
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from playwright.async_api import expect
+from playwright.async_api import Page, expect
 
-from retinue.client.aio import Client
 from retinue.client.errors import Unavailable
-from retinue.devtools.cluster import Cluster
-from tests.integration.console.conftest import Visitor
 from tests.support.eventually import eventually
 from tests.support.postmaster import kill_database
+
+if TYPE_CHECKING:
+    from retinue.client.aio import Client
+    from retinue.client.sessions import Session
+    from retinue.devtools.cluster import Cluster
+    from tests.integration.console.conftest import Visitor
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -39,12 +43,108 @@ async def test_a_search_is_in_the_address(visitor: Visitor, client: Client) -> N
         await session.wait_ended()
     await page.get_by_label("Search").fill("name:found-*")
     await expect(page.locator(".list .row")).to_have_count(3)
-    await page.get_by_role("tab", name="Ended").click()
+    await page.get_by_role("button", name="Ended").click()
     await expect(page.locator(".list .row .state").first).to_contain_text("Success")
     await page.reload()
     await expect(page.locator(".list .row")).to_have_count(3)
     assert "tab=ended" in page.url
     assert "found" in page.url
+
+
+async def _top(page: Page, session: Session) -> float:
+    """Returns where on the screen the row of a session is."""
+    box = await page.locator(f".row[data-session='{session.id}']").bounding_box()
+    assert box is not None
+    return box["y"]
+
+
+async def _held(client: Client, name: str) -> Session:
+    return await client.sessions.create(type="batch", name=name, command=["true"], hold=True)
+
+
+async def test_rows_stay_where_they_are_read_when_others_come(visitor: Visitor, client: Client) -> None:
+    page = visitor.page
+    await page.set_viewport_size({"width": 1280, "height": 500})
+    made = [await _held(client, f"still-{at:02}") for at in range(20)]
+    await page.get_by_label("Search").fill("name:still-*")
+    table = page.get_by_role("table", name="Sessions")
+    await expect(table).to_have_attribute("aria-rowcount", "21")
+    await table.evaluate("list => list.scrollTo(0, 300)")
+    read = made[8]
+    await page.locator(f".row[data-session='{read.id}']").click()
+    before = await _top(page, read)
+    made += [await _held(client, f"still-{at}") for at in range(20, 23)]
+    await expect(table).to_have_attribute("aria-rowcount", "24")
+    assert await _top(page, read) == before
+    # Keys go on from the row, wherever it is by now.
+    await page.keyboard.press("Enter")
+    await expect(page.locator("h1")).to_have_text("still-08")
+    await asyncio.gather(*(session.terminate() for session in made))
+
+
+async def test_waiting_sessions_are_held_and_released_together(visitor: Visitor, client: Client) -> None:
+    page = visitor.page
+    made = [await _held(client, f"bulk-{at}") for at in range(3)]
+    await page.get_by_label("Search").fill("name:bulk-*")
+    await expect(page.locator(".list .row")).to_have_count(3)
+    bar = page.get_by_role("status").filter(has_text="3 selected")
+    await expect(bar).to_have_count(0)
+    await page.get_by_role("checkbox", name="Select all").check()
+    await expect(bar).to_be_visible()
+    await page.get_by_role("button", name="Priority…").click()
+    await page.get_by_label("Priority", exact=True).fill("33")
+    await page.get_by_role("button", name="Save").click()
+    await expect(page.get_by_text("3 sessions have priority 33.")).to_be_visible()
+    assert {(await session.refresh()).view.spec.priority for session in made} == {33}
+    await page.get_by_role("button", name="Undo").click()
+    for session in made:
+        await eventually(session.refresh, lambda found: found.view.spec.priority == 10)
+    await page.get_by_role("button", name="Release").click()
+    for session in made:
+        await expect(page.locator(f".row[data-session='{session.id}'] .state")).to_contain_text("Success")
+    await page.keyboard.press("Escape")
+    await expect(bar).to_have_count(0)
+
+
+async def test_a_row_has_a_menu(visitor: Visitor, client: Client) -> None:
+    page = visitor.page
+    session = await _held(client, "with-menu")
+    await page.get_by_role("button", name="Actions for with-menu").click()
+    await page.get_by_role("menuitem", name="End…").click()
+    dialog = page.get_by_role("dialog", name="End with-menu?")
+    await dialog.get_by_role("button", name="End", exact=True).click()
+    await expect(page.locator(f".row[data-session='{session.id}'] .state")).to_contain_text("Cancelled")
+    await page.get_by_role("button", name="Actions for with-menu").click()
+    await page.get_by_role("menuitem", name="Logs").click()
+    await expect(page.locator("h1")).to_have_text("with-menu")
+    await expect(page.get_by_role("tab", name="Logs")).to_have_attribute("aria-selected", "true")
+
+
+async def test_filters_and_columns_are_kept(newcomer: Visitor, client: Client) -> None:
+    page = newcomer.page
+    session = await client.sessions.create(type="batch", name="kept", command=["true"], labels={"team": "vision"})
+    await session.wait_ended()
+    await page.get_by_label("Search").fill("name:kept")
+    await page.get_by_role("button", name="Filters").click()
+    await page.get_by_role("menuitem", name="Save this filter").click()
+    await page.get_by_label("Name", exact=True).fill("Mine")
+    await page.keyboard.press("Enter")
+    await page.get_by_role("button", name="Columns").click()
+    await page.get_by_role("menuitemcheckbox", name="Labels").click()
+    await page.keyboard.press("Escape")
+
+    await page.goto(page.url.split("?")[0])
+    row = page.locator(f".row[data-session='{session.id}']")
+    await expect(row.get_by_role("cell", name="team=vision")).to_be_visible()
+    await page.get_by_role("button", name="Filters").click()
+    await page.get_by_role("menuitem", name="Mine").click()
+    await expect(page.locator(".list .row")).to_have_count(1)
+    await expect(page.get_by_label("Search")).to_have_value("name:kept")
+    await page.get_by_role("button", name="Mine").click()
+    await page.get_by_role("menuitem", name="Delete “Mine”").click()
+    await expect(page.get_by_role("button", name="Filters")).to_be_visible()
+    await page.get_by_role("button", name="Undo").click()
+    await expect(page.get_by_role("button", name="Mine")).to_be_visible()
 
 
 async def test_text_of_users_is_text(visitor: Visitor, client: Client) -> None:
@@ -82,8 +182,8 @@ async def test_a_full_cluster_shows_the_reason_and_what_would_start_it(visitor: 
     session = await client.sessions.create(type="interactive", name="too-big", slots={"cpu": 64})
     explained = await eventually(session.explain, lambda found: found.reason not in {"", "QUEUED"})
     await page.goto(page.url.split("/sessions")[0] + f"/sessions/{session.id}")
-    await expect(page.locator(".why")).to_contain_text(explained.reason)
-    await expect(page.locator(".why")).to_contain_text(explained.message)
+    await expect(page.locator(".why p[title]")).to_have_attribute("title", explained.reason)
+    await expect(page.locator(".why")).to_contain_text(explained.message.splitlines()[0], ignore_case=True)
     for change in explained.would_start_with:
         await expect(page.locator(".why")).to_contain_text(change)
     await session.terminate()
@@ -128,13 +228,14 @@ async def test_a_change_that_the_preview_names_starts_what_would_wait(
     await page.goto(page.url.split("/sessions")[0] + "/sessions/new")
     for label, value in {"Name": "changed", "cpu": "2", "mem": "64m"}.items():
         await page.get_by_label(label, exact=True).fill(value)
-    outcome = page.locator(".outcome")
-    await expect(outcome).to_contain_text(explained.reason)
+    verdict, outcome = page.locator(".verdict"), page.locator(".outcome")
+    await expect(verdict).to_contain_text("Would wait")
+    await expect(verdict).to_have_attribute("title", explained.reason)
     await expect(outcome).to_contain_text(explained.message)
     (change,) = explained.would_start_with
     await outcome.get_by_role("button", name=change).click()
     await expect(page.get_by_label("cpu", exact=True)).to_have_value("1")
-    await expect(outcome).to_contain_text("Starts now")
+    await expect(verdict).to_contain_text("Starts now")
     await page.get_by_role("button", name="Launch").click()
     await expect(page.locator("h1")).to_have_text("changed")
     await expect(page.locator(".bar-top .state")).to_contain_text("Running")

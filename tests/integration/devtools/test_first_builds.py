@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,6 +12,9 @@ from retinue.agent.kernel.build import PROGRAMS, built_path
 from retinue.devtools import first_builds
 from retinue.devtools.first_builds import CONSOLE, FirstBuilds
 from tests.support.eventually import eventually
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 # Fails, and counts how often.
 _BUILD = """

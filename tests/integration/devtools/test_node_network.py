@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from retinue.devtools.node_network import EgressPath, VxlanPort, try_egress, try_vxlan_port
 from tests.integration.agent.network.nodes import inside, link_names, namespace, run
 from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: it makes network namespaces")
 

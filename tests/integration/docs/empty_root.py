@@ -11,11 +11,14 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 CACHE = Path("/var/cache/retinue/roots")
 """Where roots are kept as debootstrap makes them."""

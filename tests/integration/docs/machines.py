@@ -8,13 +8,16 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from retinue.devtools import nodes, process
 from tests.integration.docs import systemctl
 from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[3]
 _ENVIRONMENT = Path(sys.prefix)

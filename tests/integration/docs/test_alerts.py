@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 import subprocess
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 
 from docs.generator import ROOT
 from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 RULES = ROOT / "deploy/prometheus/retinue.rules.yaml"
 PAGE = ROOT / "docs/how-to/monitoring.md"

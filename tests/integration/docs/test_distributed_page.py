@@ -9,16 +9,20 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from retinue.client.aio import Client
-from retinue.devtools.cluster import Cluster
 from retinue.manager.v1.fleet_service_pb2 import MountRoot
 from tests.integration.docs.page import Step, steps
 from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from retinue.client.aio import Client
+    from retinue.devtools.cluster import Cluster
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "distributed-training.md"
 PROGRAM = re.compile(r"^`/srv/train/(\w+\.\w+)`:\n\n```(?:python|bash)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

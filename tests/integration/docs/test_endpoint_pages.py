@@ -8,9 +8,9 @@ import asyncio
 import os
 import re
 import sys
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
@@ -18,6 +18,9 @@ import pytest_asyncio
 from retinue.devtools.cluster import Cluster, ClusterOptions
 from tests.integration.docs.page import steps
 from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -8,15 +8,18 @@ import fcntl
 import re
 import signal
 import subprocess
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.integration.docs.empty_root import CHECKOUT, EmptyRoot, empty_root
 from tests.integration.docs.page import Step, steps
 from tests.support.eventually import eventually_blocking
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[3]
 README = ROOT / "README.md"

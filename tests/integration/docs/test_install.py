@@ -8,11 +8,14 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from retinue.devtools import leftovers, nodes
 from tests.integration.docs.machines import ROOT, Machine, machine
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 PAGE = ROOT / "docs" / "install.md"
 _SECTION = re.compile(r"^## From nothing to a first session$(.*?)^## ", re.MULTILINE | re.DOTALL)

@@ -13,15 +13,12 @@ import signal
 import subprocess
 import urllib.parse
 import urllib.request
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import pytest_asyncio
 import yaml
-from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from docs.generator import ROOT
@@ -30,6 +27,12 @@ from retinue.devtools.cluster import Cluster, ClusterOptions, free_ports
 from retinue.manager.store.postgres.embedded import running_server
 from tests.integration.sessions.replicas import Deployed, manifest
 from tests.support.eventually import NEVER, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+    from pathlib import Path
+
+    from prometheus_client.metrics_core import Metric
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -14,8 +14,7 @@ import logging
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
@@ -27,6 +26,9 @@ from retinue.manager.server.authentication import Authenticator
 from retinue.manager.server.connection_watch import ConnectionCalls, watching
 from retinue.manager.server.interceptors import CallInterceptor
 from retinue.manager.store.postgres.database import Database
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 # Anyone may call it.
 ENROLL = "/retinue.manager.v1.EnrollmentService/Enroll"

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import types
-from collections.abc import Callable, Coroutine, Generator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from retinue.manager.store.postgres.database import StoreUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Generator
 
 
 class Countdown:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pytest
 import pytest_asyncio
 
 from retinue.manager.store.postgres import connections
@@ -13,6 +11,12 @@ from retinue.manager.store.postgres.database import Database
 from tests.integration.manager.rig import Service, served
 from tests.support.databases import Postgres, fresh_database
 from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    import pytest
 
 
 @pytest_asyncio.fixture(loop_scope="session")

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
@@ -20,9 +20,11 @@ from retinue.manager.controllers.leader import Leader
 from retinue.manager.domain.agents.timers import Timers
 from retinue.manager.domain.session.secrets import SessionSecrets
 from retinue.manager.store.journal.journal_tail import JournalTail
-from retinue.manager.store.postgres.database import Database
 from tests.integration.manager.reporting_node import TERM
 from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from retinue.manager.store.postgres.database import Database
 
 GIB = 2**30
 SERVICE = pb.DESCRIPTOR.services_by_name["AgentService"].full_name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 import pytest
 from sqlalchemy import text
@@ -11,7 +11,6 @@ from sqlalchemy import text
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.manager.dispatch import agent_values as values
 from retinue.manager.dispatch.desired_state import read_desired
-from retinue.manager.dispatch.reports import Reports
 from retinue.manager.domain.session.attempts import AttemptStatus, NodeCondition, NodeFacts, NodeReport
 from retinue.manager.domain.session.secrets import SessionSecrets
 from retinue.manager.domain.session.states import ENDED_OBSERVATIONS, Observed
@@ -19,6 +18,11 @@ from retinue.manager.store.postgres import connections
 from retinue.manager.store.postgres.database import Database
 from tests.support.databases import Postgres, fresh_database
 from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from retinue.manager.dispatch.reports import Reports
 
 TERM = 1
 

@@ -6,10 +6,8 @@ import asyncio
 import contextlib
 import datetime as dt
 import time
-from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
@@ -17,7 +15,6 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from google.rpc.error_details_pb2 import BadRequest, ErrorInfo
-from google.rpc.status_pb2 import Status
 from grpc_status import rpc_status
 
 from retinue.manager.daemon import agent_dialer
@@ -32,7 +29,14 @@ from retinue.manager.store.accounts import accounts
 from retinue.manager.store.fleet import agents
 from retinue.manager.store.journal.journal_tail import JournalTail
 from retinue.manager.store.postgres.database import Database
-from retinue.manager.v1 import session_service_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
+    from pathlib import Path
+
+    from google.rpc.status_pb2 import Status
+
+    from retinue.manager.v1 import session_service_pb2
 
 
 def now() -> dt.datetime:
@@ -61,7 +65,9 @@ class Service:
             await accounts.create_token(tx, name, hash_secret(secret), description="", ttl=None)
         return secret
 
-    async def join_token(self, *, uses: int = 1, agent_id: str | None = None, seconds: float = 3600) -> str:
+    async def join_token(
+        self, *, uses: int = 1, agent_id: str | None = None, seconds: float = 3600, kind: str = "AGENT"
+    ) -> str:
         secret = new_secret(JOIN_TOKEN_PREFIX)
         async with self.database.transaction() as tx:
             await agents.create_join_token(
@@ -71,6 +77,7 @@ class Service:
                 agent_id=agent_id,
                 uses=uses,
                 ttl=dt.timedelta(seconds=seconds),
+                kind=kind,
             )
         return secret
 

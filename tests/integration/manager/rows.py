@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import text
 
@@ -14,8 +14,10 @@ from retinue.manager.domain.session.states import SessionType
 from retinue.manager.session.drafts import draft
 from retinue.manager.session.submit import create_many
 from retinue.manager.store.placement import quotas
-from retinue.manager.store.postgres.database import Database
-from retinue.manager.store.sessions import sessions
+from retinue.manager.store.sessions import sessions, updates
+
+if TYPE_CHECKING:
+    from retinue.manager.store.postgres.database import Database
 
 
 async def execute(database: Database, statement: str, **values: object) -> list[tuple[object, ...]]:
@@ -46,7 +48,7 @@ async def hold(database: Database, session_id: uuid.UUID, held: bool = True) -> 
     async with database.transaction() as tx:
         spec = (await sessions.read(tx, [session_id], lock=True))[session_id].spec
         assert isinstance(spec, SessionSpec)
-        await sessions.change(tx, session_id, replace(spec, hold=held))
+        await updates.change(tx, session_id, replace(spec, hold=held))
 
 
 async def limit(database: Database, kind: str, name: str, **limits: Any) -> None:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pytest
-
-from retinue.manager.dispatch.orphans import OutOfBounds
 from retinue.manager.dispatch.reports import Reports
 from retinue.manager.store.placement import placements
-from retinue.manager.store.postgres.database import Database
 from tests.integration.manager.reporting_node import TERM, Node, enrol
 from tests.integration.manager.rows import states, submit
 from tests.support.stepped_scheduler import SteppedScheduler
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    import pytest
+
+    from retinue.manager.dispatch.orphans import OutOfBounds
+    from retinue.manager.store.postgres.database import Database
 
 CPU, MEM, DISK = 1000, 2**28, 2**30
 """What `one_node` has, but for its disk, and what a session without wishes asks for."""

@@ -8,7 +8,7 @@ import datetime as dt
 import shutil
 import ssl
 from functools import partial
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import grpc
 import grpc.aio
@@ -18,13 +18,17 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from retinue.manager import installation
 from retinue.manager.identity.authority import Authority
 from retinue.manager.installation import MismatchError, claim, follow_authority, renew_authority
-from retinue.manager.store.postgres.database import Database
 from retinue.manager.v1 import enrollment_service_pb2 as pb
 from retinue.manager.v1 import enrollment_service_pb2_grpc
 from retinue.rpc.enrollment.enrollment import enroll
 from retinue.rpc.enrollment.managers import split_address
 from tests.integration.manager.rig import Service, key_and_request, now, served
 from tests.support.eventually import eventually
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from retinue.manager.store.postgres.database import Database
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -8,7 +8,7 @@ import asyncio
 import datetime as dt
 import shutil
 import uuid
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from sqlalchemy import text
@@ -27,9 +27,13 @@ from retinue.manager.installation import (
 )
 from retinue.manager.store.accounts import accounts
 from retinue.manager.store.migrations import NoDatabaseError, SchemaTooOldError
-from retinue.manager.store.postgres.database import Database
 from tests.integration.manager.manager_commands import command, refusals
 from tests.support.databases import Postgres, passable_directory
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from retinue.manager.store.postgres.database import Database
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

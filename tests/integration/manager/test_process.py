@@ -12,9 +12,7 @@ import ssl
 import stat
 import sys
 import urllib.request
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
@@ -39,6 +37,10 @@ from tests.integration.manager.manager_commands import command, refusals
 from tests.integration.manager.rig import bearer, taken_apart
 from tests.support.databases import Postgres, fresh_database, passable_directory
 from tests.support.eventually import NEVER, eventually, eventually_blocking
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -6,10 +6,8 @@ import asyncio
 import contextlib
 import hashlib
 import uuid
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from retinue.devtools.cluster import free_ports
 from retinue.manager.gateway import engine
@@ -23,6 +21,10 @@ from retinue.proxy.ads import LISTENERS, AdsServer
 from retinue.proxy.program import program
 from retinue.router.core.table import Revision
 from tests.integration.router.running import HOST, replicas, running, toy, until_connected
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
 
 SECRET = "rta_secret"
 

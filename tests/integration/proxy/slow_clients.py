@@ -8,8 +8,10 @@ import itertools
 import random
 import socket
 from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING
 
-from tests.integration.proxy.edges import Edge
+if TYPE_CHECKING:
+    from tests.integration.proxy.edges import Edge
 
 SEED, SIZE, PIECE = 7, 5 << 20, 100_000
 BODY = random.Random(SEED).randbytes(SIZE)

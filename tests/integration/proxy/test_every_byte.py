@@ -8,8 +8,7 @@ import asyncio
 import contextlib
 import hashlib
 import itertools
-from collections.abc import AsyncIterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -27,6 +26,10 @@ from tests.integration.proxy.slow_clients import (
     send,
 )
 from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
 
 EARLY = b"it is too large. " * 20_000
 

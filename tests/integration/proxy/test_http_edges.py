@@ -6,14 +6,17 @@ import asyncio
 import gzip
 import re
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
 
 from tests.integration.proxy.edges import Edge, edges
 from tests.integration.proxy.recorder import Message, Recorder, read_message
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -9,11 +9,13 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tests.support.eventually import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _MOMENT = 0.02
 

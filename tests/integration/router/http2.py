@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import asyncio
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RESET, PING, GOAWAY, WINDOW, CONTINUATION = 0, 1, 3, 6, 7, 8, 9

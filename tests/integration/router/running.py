@@ -8,10 +8,8 @@ import contextlib
 import json
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -22,6 +20,10 @@ from retinue.router.core.table import Access, Common, Endpoint, Replica, Revisio
 from retinue.router.serving import Serving
 from retinue.rpc.core.addresses import AddressPolicy, parse_networks
 from tests.support.eventually import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
 
 HOST = "toy.test"
 LOOPBACK = AddressPolicy(parse_networks("127.0.0.0/8,::1/128"))

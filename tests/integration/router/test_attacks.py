@@ -8,8 +8,7 @@ import hashlib
 import hmac
 import json
 import time
-from collections.abc import AsyncIterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,6 +17,10 @@ from tests.integration.router.backends import Backend
 from tests.integration.router.clients import Drip, Multiplexed, read_answer, request
 from tests.integration.router.running import COMMON, HOST, Running, replicas, running, token, toy
 from tests.support.eventually import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
 
 
 @pytest.fixture

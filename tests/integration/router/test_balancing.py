@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,6 +14,10 @@ from tests.integration.router.backends import Backend
 from tests.integration.router.clients import Load, request
 from tests.integration.router.running import HOST, Running, replicas, running, token, toy
 from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
 
 
 @pytest.fixture

@@ -10,10 +10,9 @@ import signal
 import socket
 import sys
 import uuid
-from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
@@ -29,6 +28,9 @@ from tests.integration.router.backends import Backend
 from tests.integration.router.clients import Load, read_answer, request
 from tests.integration.router.running import COMMON, HOST, until_connected
 from tests.support.eventually import NEVER, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable
 
 SESSION = str(uuid.UUID(int=99))
 

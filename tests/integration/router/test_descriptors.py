@@ -6,15 +6,18 @@ from __future__ import annotations
 
 import asyncio
 import resource
-from pathlib import Path
-
-import pytest
+from typing import TYPE_CHECKING
 
 from retinue.router.core.table import Revision
 from tests.integration.router.backends import Backend
 from tests.integration.router.clients import Load, read_answer, request
 from tests.integration.router.running import HOST, Running, replicas, running, toy
 from tests.support.eventually import eventually
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
 
 LIMIT, CLIENTS = 600, 40
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,6 +13,9 @@ from tests.integration.router.clients import Load
 from tests.integration.router.http2 import PREFACE, SETTINGS, frame
 from tests.integration.router.running import HOST, replicas, running, toy
 from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _BEGIN = PREFACE + SETTINGS
 # A GET of /, without its end where 0x4 is not set.

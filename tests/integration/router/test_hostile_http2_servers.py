@@ -7,8 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from retinue.router.core.table import Endpoint, Revision, Routing
 from tests.integration.router.backends import Backend
@@ -32,6 +31,9 @@ from tests.integration.router.http2 import (
 )
 from tests.integration.router.running import HOST, Running, replicas, running, toy
 from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Behaviour: TypeAlias = Callable[[asyncio.StreamWriter], Awaitable[None]]
 BAD = "bad.test"

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 
@@ -15,6 +14,9 @@ from tests.integration.router.backends import Backend
 from tests.integration.router.clients import Answer, Load, request
 from tests.integration.router.running import HOST, Running, replicas, running, toy
 from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Behaviour: TypeAlias = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 SILENCE = Routing(idle_timeout=1.0)

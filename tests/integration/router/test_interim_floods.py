@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,6 +17,9 @@ from tests.integration.router.clients import Load
 from tests.integration.router.http2 import EARLY, SETTINGS, headers, read_request
 from tests.integration.router.running import HOST, replicas, running, toy
 from tests.support.eventually import NEVER, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 MEGABYTES, ENOUGH = 32, 96 << 20
 """What the engine may grow by, and what it is sent: a third of that is far more than its buffers."""

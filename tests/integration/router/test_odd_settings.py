@@ -5,13 +5,12 @@ and what no router can serve costs its endpoint only.
 from __future__ import annotations
 
 import uuid
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from google.protobuf.duration_pb2 import Duration
 
 from retinue.manager.api.endpoints.settings_convert import Reader
 from retinue.manager.domain.endpoints.model import RoutedEndpoint
-from retinue.manager.endpoints.routers.core.table import TableEndpoint
 from retinue.manager.endpoints.routers.messages import endpoint_message
 from retinue.manager.server.fields import Violations
 from retinue.manager.v1 import endpoint_pb2 as epb
@@ -22,6 +21,9 @@ from tests.integration.router.backends import Backend
 from tests.integration.router.certificates import authority
 from tests.integration.router.clients import request
 from tests.integration.router.running import replicas, running, toy
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 # All characters that the API takes in names of headers and cookies.
 NAME = "aZ09!#$%&'*+.^_`|~-"
@@ -66,7 +68,7 @@ def endpoint(place: int, spec: epb.EndpointSpec) -> Endpoint:
     read = Reader(violations).settings(spec, "spec")
     violations.raise_any()
     found = RoutedEndpoint(uuid.UUID(int=place), "p", "odd", f"odd-{place}", routing=read.routing, access=read.access)
-    return convert.endpoint(endpoint_message(TableEndpoint(found), "models.test"))
+    return convert.endpoint(endpoint_message(found, "models.test"))
 
 
 async def test_the_engine_serves_whatever_the_api_accepts(tmp_path: Path) -> None:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 import pytest
@@ -23,6 +21,10 @@ from tests.integration.router.backends import Backend
 from tests.integration.router.clients import request
 from tests.integration.router.running import HOST, Running, replicas, running, toy
 from tests.support.eventually import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+    from pathlib import Path
 
 _HEADER = "x-gateway-destination-endpoint"
 

@@ -5,10 +5,8 @@ and nothing that a client claims of itself.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
@@ -18,6 +16,10 @@ from tests.integration.router.backends import Backend
 from tests.integration.router.clients import request
 from tests.integration.router.running import HOST, replicas, running, token, toy
 from tests.support.eventually import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
 
 _METHOD = "/test.Echo/Chat"
 

@@ -11,7 +11,7 @@ import signal
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from prometheus_client import REGISTRY
@@ -22,6 +22,9 @@ from tests.integration.router.backends import Backend
 from tests.integration.router.clients import Drip, Load, is_whole, read_answer, request
 from tests.integration.router.running import HOST, Running, replicas, running, token, toy, until_connected
 from tests.support.eventually import eventually
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 async def test_requests_are_held_until_a_replica_is_ready_in_order_and_none_is_lost(tmp_path: Path) -> None:

@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -27,6 +26,10 @@ from tests.integration.router.http2 import (
     read_frame,
 )
 from tests.integration.router.running import HOST, Running, replicas, running, toy
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
 
 # For this host one needs a token.
 INNER = b"GET /smuggled HTTP/1.1\r\nhost: other.test\r\n\r\n"

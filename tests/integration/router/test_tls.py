@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,6 +16,9 @@ from tests.integration.router.backends import Backend
 from tests.integration.router.clients import read_answer
 from tests.integration.router.running import HOST, Running, replicas, running, toy
 from tests.support.eventually import NEVER, eventually
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def write(directory: Path, authority: Authority) -> tuple[Path, Path, str]:
@@ -53,7 +56,7 @@ class Client:
 async def test_a_certificate_is_renewed_without_a_cut_and_never_half(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("retinue.router.certificate.LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("retinue.router.certificate.POLL_SECONDS", 0.05)
     authority = Authority()
     chain, key, first = write(tmp_path, authority)
     async with running(tmp_path, tls=True) as router, Backend("a") as backend:

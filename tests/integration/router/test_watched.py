@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,6 +12,9 @@ from tests.integration.router.backends import Backend
 from tests.integration.router.clients import request
 from tests.integration.router.running import HOST, replicas, running, toy
 from tests.support.eventually import eventually
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.mark.asyncio

@@ -8,11 +8,13 @@ import itertools
 import json
 import os
 import tempfile
-from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tests.support.eventually import NEVER, eventually, eventually_blocking
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 PROGRAM = "chromium"
 ARGUMENTS = (

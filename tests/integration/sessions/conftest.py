@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import secrets
 import shutil
-from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 import pytest_asyncio
 
-from retinue.devtools.cluster import Cluster
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from retinue.devtools.cluster import Cluster
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

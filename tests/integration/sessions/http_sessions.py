@@ -7,16 +7,18 @@ import contextlib
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any
-
-import aiohttp
+from typing import TYPE_CHECKING, Any
 
 from retinue.client.client import Client
-from retinue.client.sessions import Session
-from retinue.devtools.cluster import Cluster
 from tests.integration.sessions import http_server
 from tests.integration.sessions.inside import until_printed
 from tests.support.eventually import NEVER, eventually
+
+if TYPE_CHECKING:
+    import aiohttp
+
+    from retinue.client.sessions import Session
+    from retinue.devtools.cluster import Cluster
 
 # Made by scripts/install, by the Python that native processes see.
 PYTHON = "/var/cache/retinue/jupyterlab/bin/python"

@@ -6,17 +6,21 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 import psycopg
 from google.protobuf.duration_pb2 import Duration
 
-from retinue.client.client import Client
-from retinue.client.sessions import Session
-from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import idle_pb2 as pb
 from retinue.manager.v1 import session_pb2
 from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from retinue.client.client import Client
+    from retinue.client.sessions import Session
+    from retinue.devtools.cluster import Cluster
 
 GROUP = "default"
 

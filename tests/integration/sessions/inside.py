@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from retinue.client.errors import CallError
-from retinue.client.kernel.attachment import Attachment
-from retinue.client.sessions import Session
 from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from retinue.client.kernel.attachment import Attachment
+    from retinue.client.sessions import Session
 
 # The main kernel of a batch session ends all others with it: it waits until `finish`.
 UNTIL_FINISHED = "while [ ! -e finish ]; do sleep 0.1; done"

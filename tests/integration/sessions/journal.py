@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from contextlib import aclosing
+from typing import TYPE_CHECKING
 
 from retinue.client import enum_names
-from retinue.client.client import Client
-from retinue.client.sessions import Session
+
+if TYPE_CHECKING:
+    from retinue.client.client import Client
+    from retinue.client.sessions import Session
 
 
 async def accesses(client: Client, session: Session) -> list[tuple[str, str, str, int]]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from retinue.devtools.cluster import Cluster
+if TYPE_CHECKING:
+    from retinue.devtools.cluster import Cluster
 
 
 async def memory_of(cluster: Cluster) -> list[int]:

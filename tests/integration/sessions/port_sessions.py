@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from retinue.client.client import Client
 from retinue.client.errors import CallError
 from retinue.client.kernel.port import MAX_MESSAGE_BYTES, PortConnection
-from retinue.client.sessions import Session
 from tests.integration.sessions import port_server
 from tests.integration.sessions.inside import until_printed
 from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from retinue.client.client import Client
+    from retinue.client.sessions import Session
 
 PORTS = [
     ("echo", "tcp", port_server.ECHO),

@@ -8,16 +8,18 @@ import collections
 import contextlib
 import json
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
-from retinue.client.aio import Client
 from retinue.client.errors import FailedPrecondition
 from retinue.client.manifest import read_manifest
 from retinue.manager.v1 import endpoint_pb2 as epb
 from tests.integration.router.clients import Answer, Load, request
 from tests.integration.sessions.inside import ran
 from tests.support.eventually import eventually
+
+if TYPE_CHECKING:
+    from retinue.client.aio import Client
 
 PORT = 8000
 PROGRAM = """

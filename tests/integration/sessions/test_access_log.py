@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from retinue.client.aio import Client
 from retinue.client.errors import CallError, NotFound
-from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import session_pb2
 from tests.integration.sessions.inside import ran
 from tests.integration.sessions.journal import accesses
 from tests.integration.sessions.web import browser
 from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from retinue.client.aio import Client
+    from retinue.devtools.cluster import Cluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pytest
 import pytest_asyncio
 
-from retinue.client.aio import Client
 from retinue.client.errors import FailedPrecondition, InvalidRequest, NotFound, Unavailable
-from retinue.client.sessions import Session
-from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import app_service_pb2, session_pb2
 from retinue.types.v1 import app_pb2 as pb
 from tests.support.eventually import NEVER, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from retinue.client.aio import Client
+    from retinue.client.sessions import Session
+    from retinue.devtools.cluster import Cluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

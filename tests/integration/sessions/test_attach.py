@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 import pytest
@@ -22,12 +21,16 @@ from retinue.client.errors import (
     Unauthenticated,
 )
 from retinue.client.sessions import Session
-from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import kernel_service_pb2 as pb
 from retinue.types.v1 import terminal_pb2
 from tests.integration.sessions.inside import ran, read
 from tests.integration.sessions.memory import memory_of
 from tests.support.eventually import NEVER, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from retinue.devtools.cluster import Cluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
@@ -14,10 +13,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from google.rpc.error_details_pb2 import BadRequest, ErrorInfo
 from grpc_status import rpc_status
 
-from retinue.client.aio import Client
 from retinue.client.errors import NotFound
 from retinue.client.settings import read_ca
-from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import (
     kernel_service_pb2,
     kernel_service_pb2_grpc,
@@ -27,6 +24,12 @@ from retinue.manager.v1 import (
 )
 from retinue.manager.v1.journal_position_pb2 import JournalPosition
 from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from retinue.client.aio import Client
+    from retinue.devtools.cluster import Cluster
 
 # What a value of any enum may be when it comes from elsewhere.
 UNDECLARED: Any = 99
@@ -361,6 +364,30 @@ async def test_logs_past_the_end_and_of_unknown_kernels(client: Client, channel:
                 pass
         assert raised.value.code().name == code
         assert details(raised.value)[0] == reason
+
+
+@pytest.mark.parametrize(
+    ("values", "field"),
+    [
+        ({"hostname": "main2"}, "hostname"),
+        ({"interval": {"seconds": 9}}, "interval"),
+        ({"interval": {"seconds": 3601}}, "interval"),
+        ({"interval": {"seconds": 10, "nanos": -1}}, "interval"),
+        ({"since_time": {"nanos": -1}}, "since_time"),
+        ({"page_size": -1}, "page_size"),
+        ({"page_token": "x"}, "page_token"),
+    ],
+)
+async def test_samples_of_usage(client: Client, channel: grpc.aio.Channel, values: dict[str, Any], field: str) -> None:
+    session = await client.sessions.create(type="batch", command=["true"], slots={"cpu": "100000"})
+    request = kernel_service_pb2.ListUsageSamplesRequest(session=session.id, **values)
+    try:
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await kernel_service_pb2_grpc.KernelServiceStub(channel).ListUsageSamples(request)
+    finally:
+        await session.terminate(force=True)
+    assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert details(raised.value)[1] == [field]
 
 
 @pytest.mark.attack("odd-variables", "large-messages")

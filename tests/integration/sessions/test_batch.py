@@ -8,17 +8,20 @@ import datetime as dt
 import json
 import time
 from functools import partial
+from typing import TYPE_CHECKING
 
 import pytest
 from standardwebhooks import Webhook
 
-from retinue.client.aio import Client
 from retinue.client.errors import CallError, InvalidRequest
 from retinue.client.spec import session_spec
-from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import session_pb2
 from tests.integration.sessions.inside import UNTIL_FINISHED, finish, printed, ran
 from tests.support.eventually import NEVER, eventually
+
+if TYPE_CHECKING:
+    from retinue.client.aio import Client
+    from retinue.devtools.cluster import Cluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -7,22 +7,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import subprocess
-from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 import pytest
 
 from retinue.client import enum_names
 from retinue.client.aio import Client
 from retinue.client.errors import Unavailable
-from retinue.client.kernel.attachment import Attachment
-from retinue.client.logs import LogChunk
-from retinue.client.sessions import Session
 from retinue.client.transport.backoff import RetryBudget
 from retinue.devtools.cluster import AGENT_PORT, Cluster, LocalAgent
 from retinue.manager.agent_rpc.dialer import IDLE_SECONDS
 from retinue.manager.v1 import fleet_service_pb2
 from tests.integration.client.command.conftest import Program, environment, retinue
 from tests.support.eventually import NEVER, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from retinue.client.kernel.attachment import Attachment
+    from retinue.client.logs import LogChunk
+    from retinue.client.sessions import Session
 
 __all__ = ["environment", "retinue"]
 

@@ -6,13 +6,16 @@ import asyncio
 import json
 import socket
 from contextlib import aclosing
+from typing import TYPE_CHECKING
 
 import pytest
 
-from retinue.client.aio import Client
-from retinue.devtools.cluster import Cluster
 from tests.integration.agent.inside.reach import FORBIDDEN, PROBE, PUBLIC, outside, protected
 from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from retinue.client.aio import Client
+    from retinue.devtools.cluster import Cluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

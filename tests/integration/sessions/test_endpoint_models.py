@@ -7,16 +7,19 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
 import pytest
 
-from retinue.client.aio import Client
 from tests.integration.router.clients import request
 from tests.integration.sessions.replicas import Deployed, manifest
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from retinue.client.aio import Client
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.usefixtures("routed")]
 

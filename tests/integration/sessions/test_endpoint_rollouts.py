@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 
-from retinue.client.aio import Client
 from retinue.client.errors import NotFound
-from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import endpoint_pb2 as epb
 from tests.integration.sessions.replicas import Deployed, manifest, names_after, revision
 from tests.support.eventually import NEVER, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from retinue.client.aio import Client
+    from retinue.devtools.cluster import Cluster
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.usefixtures("routed")]
 

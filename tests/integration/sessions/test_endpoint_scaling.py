@@ -7,19 +7,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
 from aiohttp import web
 
-from retinue.client.aio import Client
 from retinue.client.errors import CallError
 from retinue.devtools import process
 from retinue.devtools.cluster import Cluster, ClusterOptions
 from retinue.manager.v1 import endpoint_pb2 as epb
 from tests.integration.sessions.replicas import manifest, run
 from tests.support.eventually import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from retinue.client.aio import Client
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -145,6 +149,11 @@ async def test_gauges_use_and_queries_make_replicas_and_take_them_away(
     assert (shown["custom:depth"].value, shown["custom:depth"].recommendation) == ("9", 2)
     assert (shown["prometheus:sum(jobs)"].value, shown["prometheus:sum(jobs)"].recommendation) == ("25", 3)
     assert float(shown["utilization:cpu"].value) > 15
+
+    history = await client.endpoints.history("gauge")
+    assert history.samples[0].target == 1
+    decision = next(item for item in history.decisions if item.to_target == 2)
+    assert (decision.metrics[0].name, decision.reason) == ("custom:depth", by_gauge.reason)
 
     server.value = 3.0
     # A replica that starts late has not been told, and waits.

@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 import pytest
@@ -15,15 +14,19 @@ import pytest_asyncio
 
 from retinue.client.aio import Client
 from retinue.client.errors import CallError, FailedPrecondition, InvalidRequest, NotFound, OutOfRange, ResourceExhausted
-from retinue.client.sessions import Session
 from retinue.client.transport.bidi_stream import BidiStream
 from retinue.client.transport.rpc_errors import from_rpc
-from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import kernel_service_pb2 as pb
 from retinue.rpc.bidi_call import BidiCall
 from retinue.types.v1 import file_pb2
 from tests.integration.sessions.inside import shell
 from tests.support.eventually import NEVER, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from retinue.client.sessions import Session
+    from retinue.devtools.cluster import Cluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

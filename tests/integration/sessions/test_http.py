@@ -9,21 +9,25 @@ import io
 import json
 import os
 import signal
-from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import aiohttp
 import pytest
 import pytest_asyncio
 
-from retinue.client.aio import Client
 from retinue.client.errors import FailedPrecondition, InvalidRequest, NotFound
-from retinue.client.sessions import Session
-from retinue.devtools.cluster import Cluster
 from tests.integration.sessions import http_server
 from tests.integration.sessions.http_sessions import engines, log_of, opened, serving, status
 from tests.integration.sessions.web import browser
 from tests.support.eventually import NEVER, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from retinue.client.aio import Client
+    from retinue.client.sessions import Session
+    from retinue.devtools.cluster import Cluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -7,16 +7,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 import aiohttp
 import pytest
 import pytest_asyncio
 
-from retinue.client.aio import Client
 from retinue.client.errors import CallError
-from retinue.client.sessions import Session
-from retinue.devtools.cluster import Cluster
 from retinue.manager.gateway.core.connections import access_name
 from retinue.manager.identity.tokens import hash_secret
 from tests.integration.sessions.http_sessions import (
@@ -33,6 +30,13 @@ from tests.integration.sessions.http_sessions import (
 )
 from tests.integration.sessions.web import browser
 from tests.support.eventually import NEVER, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from retinue.client.aio import Client
+    from retinue.client.sessions import Session
+    from retinue.devtools.cluster import Cluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-from collections.abc import AsyncIterator
 from contextlib import aclosing
 from http import HTTPStatus
+from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
 from google.protobuf.duration_pb2 import Duration
 
-from retinue.client.aio import Client, Session
 from retinue.client.errors import FailedPrecondition, InvalidRequest, NotFound
-from retinue.client.words import SessionType
-from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import idle_pb2 as pb
 from tests.integration.sessions.idle_policies import check_of, let_be_unused, no_policy_afterwards, seconds
 from tests.integration.sessions.inside import shell, until_printed
 from tests.integration.sessions.journal import warnings
 from tests.integration.sessions.web import browser
 from tests.support.eventually import NEVER, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from retinue.client.aio import Client, Session
+    from retinue.client.words import SessionType
+    from retinue.devtools.cluster import Cluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

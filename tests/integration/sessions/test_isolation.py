@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 
 from retinue.client.errors import InvalidRequest, NotFound
-from retinue.client.spec import SessionOptions
 from retinue.manager.v1 import endpoint_pb2, session_pb2, template_service_pb2
 from retinue.types.v1 import isolation_pb2
 from tests.support.eventually import NEVER, eventually
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from retinue.client.aio import Client, Session
+    from retinue.client.spec import SessionOptions
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -4,13 +4,17 @@ and its output shown.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
-from retinue.client.aio import Client
 from retinue.client.kernel.port import LocalPort
 from retinue.types.v1 import app_pb2 as service_pb
 from tests.integration.sessions.browser import Page, page
 from tests.support.eventually import NEVER, eventually
+
+if TYPE_CHECKING:
+    from retinue.client.aio import Client
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

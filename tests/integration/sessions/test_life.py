@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import uuid
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from retinue.client.aio import Client
 from retinue.client.errors import Aborted, AlreadyExists, InvalidRequest
-from retinue.devtools.cluster import Cluster
 from retinue.devtools.leftovers import network_namespaces
 from retinue.devtools.nodes import links_of_kind
 from retinue.manager.v1 import session_pb2
 from tests.integration.sessions.inside import UNTIL_FINISHED, finish, printed
 from tests.support.eventually import NEVER, eventually
+
+if TYPE_CHECKING:
+    from retinue.client.aio import Client
+    from retinue.devtools.cluster import Cluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import pytest_asyncio
 
-from retinue.client.aio import Client, Session
 from retinue.manager.v1 import idle_pb2 as pb
 from tests.integration.sessions.idle_policies import check_of, no_policy_afterwards, seconds
 from tests.integration.sessions.inside import shell, until_printed
 from tests.support.eventually import NEVER, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from retinue.client.aio import Client, Session
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

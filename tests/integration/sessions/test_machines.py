@@ -7,23 +7,27 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
 
 from retinue.agent.kernel.python_runtime import build_runtime
-from retinue.client.aio import Client
 from retinue.client.errors import CallError
-from retinue.client.sessions import Session
-from retinue.devtools.cluster import Cluster
 from tests.integration.sessions import port_server
 from tests.integration.sessions.inside import read, until_printed
 from tests.integration.sessions.port_sessions import said
 from tests.integration.sessions.web import browser
 from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from retinue.client.aio import Client
+    from retinue.client.sessions import Session
+    from retinue.devtools.cluster import Cluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
 
 from retinue.client.errors import CallError
 from retinue.client.kernel.port import DEFAULT_MESSAGE_BYTES, MAX_MESSAGE_BYTES, PortConnection
-from retinue.client.sessions import Session
-from retinue.devtools.cluster import Cluster
 from retinue.manager.agent_rpc.data_sizes import LARGE_AFTER_BYTES, MAX_LARGE_TUNNELS_PER_USER
 from tests.integration.sessions.inside import until_printed
 from tests.integration.sessions.memory import memory_of
 from tests.integration.sessions.port_sessions import stuffed
 from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from retinue.client.sessions import Session
+    from retinue.devtools.cluster import Cluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

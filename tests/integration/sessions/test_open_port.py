@@ -6,19 +6,15 @@ import asyncio
 import contextlib
 import hashlib
 import os
-from collections.abc import AsyncIterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 import pytest
 import pytest_asyncio
 
-from retinue.client.aio import Client
 from retinue.client.errors import Aborted, CallError, FailedPrecondition, InvalidRequest, NotFound, Unauthenticated
 from retinue.client.kernel.port import LocalPort, PortConnection
-from retinue.client.sessions import Session
 from retinue.client.transport.rpc_errors import from_rpc
-from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import kernel_service_pb2 as pb
 from retinue.rpc.bidi_call import BidiCall
 from retinue.types.v1 import port_pb2
@@ -26,6 +22,13 @@ from tests.integration.sessions import port_server
 from tests.integration.sessions.memory import memory_of
 from tests.integration.sessions.port_sessions import said, serving, stuffed, whole
 from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from retinue.client.aio import Client
+    from retinue.client.sessions import Session
+    from retinue.devtools.cluster import Cluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -128,7 +131,8 @@ async def test_only_declared_ports(session: Session, port: str) -> None:
 )
 async def test_bad_steps(session: Session, steps: list[pb.OpenPortRequest | None], field: str) -> None:
     call = BidiCall[Any, Any](session._sessions._kernels.OpenPort())  # noqa: SLF001  # what the library does not send
-    start = pb.OpenPortRequest(start=pb.OpenPortStart(session=session.id, port="echo"))
+    # Its program ends no connection: the call would be over before the last step is read.
+    start = pb.OpenPortRequest(start=pb.OpenPortStart(session=session.id, port="deaf"))
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await _exchanged(call, [step or start for step in steps])
     caught = from_rpc(raised.value, "")

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
+from typing import TYPE_CHECKING
 
 import pytest
 
-from retinue.client.aio import Client
 from retinue.client.errors import InvalidRequest
 from tests.integration.sessions.inside import UNTIL_FINISHED, finish, shell
 from tests.support.eventually import NEVER, eventually
+
+if TYPE_CHECKING:
+    from retinue.client.aio import Client
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

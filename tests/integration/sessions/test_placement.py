@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from retinue.client.aio import Client
 from retinue.client.errors import InvalidRequest
-from retinue.client.words import AgentChoice, ReplicaPlacement
-from retinue.devtools.cluster import Cluster
 from retinue.manager.v1.fleet_service_pb2 import MountRoot
 from tests.support.eventually import NEVER, eventually
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from retinue.client.aio import Client
     from retinue.client.sessions import Session
+    from retinue.client.words import AgentChoice, ReplicaPlacement
+    from retinue.devtools.cluster import Cluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -73,7 +73,7 @@ async def test_two_kernels_whose_disks_exceed_the_node_run_one_after_the_other(
                 break
     explanation = await client.sessions.explain(second.id)
     assert explanation.reason == "INSUFFICIENT_CAPACITY"
-    assert f"asks for disk 40g, agent {node} comes closest with 24g free, 16g short" in explanation.message
+    assert f"needs 40g disk on one node; the freest has 24g ({node})" in explanation.message
     assert [(short.slot, short.requested) for short in explanation.shortfalls] == [("disk", "40g")]
     await first.terminate()
     await second.wait("RUNNING", timeout=NEVER)

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import hashlib
 import itertools
-from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pytest
@@ -17,8 +17,6 @@ from yarl import URL
 
 from retinue.client.command.inside.tunnelled_port import TunnelledPort
 from retinue.client.kernel.port import LocalPort
-from retinue.client.sessions import Session
-from retinue.devtools.cluster import Cluster
 from tests.integration.proxy import slow_clients
 from tests.integration.proxy.edges import Edge
 from tests.integration.proxy.slow_clients import ANSWERS, BODY, READING, REQUESTS, WRITING, body_of, fetch, send
@@ -26,6 +24,12 @@ from tests.integration.sessions.http_sessions import opened
 from tests.integration.sessions.inside import until_printed
 from tests.integration.sessions.web import browser
 from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from retinue.client.sessions import Session
+    from retinue.devtools.cluster import Cluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

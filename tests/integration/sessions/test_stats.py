@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import aclosing
-from datetime import timedelta
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from retinue.client.aio import Client
 from retinue.client.errors import InvalidRequest, NotFound
-from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import kernel_service_pb2 as pb
 from tests.integration.client.command.conftest import Program, environment, retinue
 from tests.integration.sessions.inside import ran
 from tests.support.eventually import NEVER, eventually
+
+if TYPE_CHECKING:
+    from retinue.devtools.cluster import Cluster
 
 __all__ = ["environment", "retinue"]
 
@@ -109,6 +111,60 @@ async def test_all_of_the_callers_and_of_no_other_user(client: Client, cluster: 
         await client.users.delete(user.name)
         await session.terminate(force=True)
         await session.wait_ended(NEVER)
+
+
+async def test_samples_of_the_last_hour_are_there_without_having_been_asked_for(
+    client: Client, cluster: Cluster
+) -> None:
+    session = await client.sessions.create(
+        type="interactive", command=["sh", "-c", BUSY], cluster_size=2, slots={"cpu": "0.2", "mem": "32m"},
+        termination_grace=0,
+    )  # fmt: skip
+    await session.wait("RUNNING", timeout=NEVER)
+    user = await client.users.create("samples-user", projects={"default": "member"})
+    token = await client.tokens.create(user=user.name, description="samples")
+    settings = cluster.settings
+
+    async def samples(hostname: str = "", **values: Any) -> dict[str, pb.KernelUsageSamples]:
+        listed = client.sessions.usage_samples(session.id, hostname, **values)
+        return {kernel.hostname: kernel async for kernel in listed}
+
+    def newest(found: dict[str, pb.KernelUsageSamples]) -> datetime:
+        return found["main1"].samples[-1].sample_time.ToDatetime(UTC)
+
+    try:
+        found = await eventually(samples, lambda found: all(len(kernel.samples) >= 2 for kernel in found.values()))
+        assert list(found) == ["main1", "sub1"]
+        assert {kernel.agent for kernel in found.values()} == {kernel.agent for kernel in session.kernels}
+        assert {kernel.attempt for kernel in found.values()} == {1}
+        for kernel in found.values():
+            assert kernel.samples[-1].memory_bytes > 0
+            assert kernel.samples[-1].HasField("received_bytes")
+            assert not kernel.samples[-1].HasField("gpu_percent")
+        first, *_, last = found["main1"].samples
+        assert last.cpu_time.ToNanoseconds() > first.cpu_time.ToNanoseconds()
+        assert list(await samples("sub1")) == ["sub1"]
+        assert [len(kernel.samples) for kernel in (await samples("main1", interval=3600)).values()] in ([1], [2])
+        since = newest(found)
+        assert (await samples("main1", since=since))["main1"].samples[0] == last
+        async with Client.connect(settings.endpoint, token=token.secret, ca=settings.ca) as other:
+            with pytest.raises(NotFound):
+                await anext(other.sessions.usage_samples(session.id))
+    finally:
+        await client.users.delete(user.name)
+        await session.terminate(force=True)
+        await session.wait_ended(NEVER)
+    ended = await samples()
+    assert ended["main1"].samples[0] == first, "they stay after the end"
+
+
+async def test_a_kernel_that_never_ran_has_no_samples(client: Client) -> None:
+    session = await client.sessions.create(type="batch", command=["true"], slots={"cpu": "100000"})
+    try:
+        kernels = [kernel async for kernel in client.sessions.usage_samples(session.id)]
+        assert kernels == [pb.KernelUsageSamples(hostname="main1")]
+    finally:
+        await session.terminate(force=True)
 
 
 @pytest.mark.parametrize(

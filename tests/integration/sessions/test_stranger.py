@@ -8,13 +8,15 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from retinue.client.aio import Client
-from retinue.devtools.cluster import Cluster
 from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from retinue.client.aio import Client
+    from retinue.devtools.cluster import Cluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

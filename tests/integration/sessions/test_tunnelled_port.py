@@ -9,24 +9,30 @@ import contextlib
 import hashlib
 import os
 import ssl
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
 
-from retinue.client.aio import Client
 from retinue.client.command.inside.tunnelled_port import TunnelledPort
 from retinue.client.errors import CallError, FailedPrecondition
+from retinue.client.kernel.direct_connection import DirectConnection
 from retinue.client.kernel.port import LocalPort, PortConnection
 from retinue.client.kernel.tunnel import TunnelConnection
-from retinue.client.sessions import Session
-from retinue.devtools.cluster import Cluster
 from tests.integration.sessions import port_server
 from tests.integration.sessions.http_sessions import Lose, agent_of, delete, revoke, stopped
 from tests.integration.sessions.journal import accesses
 from tests.integration.sessions.port_sessions import PROGRAM, serving
 from tests.support.eventually import NEVER, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    from retinue.client.aio import Client
+    from retinue.client.kernel.port import Remote
+    from retinue.client.sessions import Session
+    from retinue.devtools.cluster import Cluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -51,7 +57,7 @@ async def direct(session: Session, cluster: Cluster, port: str | int) -> Tunnell
     return found
 
 
-async def rest(connection: TunnelConnection | PortConnection) -> bytes:
+async def rest(connection: Remote) -> bytes:
     async with asyncio.timeout(NEVER):
         return b"".join([bytes(data) async for data in connection.views()])
 
@@ -126,7 +132,7 @@ async def test_connections_end_with_the_session(client: Client, cluster: Cluster
     await session.wait_ended(NEVER)
 
 
-async def drained(connection: TunnelConnection | PortConnection) -> None:
+async def drained(connection: Remote) -> None:
     async with asyncio.timeout(NEVER):
         async for _ in connection.views():
             pass
@@ -154,9 +160,9 @@ async def test_where_nothing_listens_is_said_as_before(
     assert [error.reason for error in failures] == ["PORT_CLOSED"]
 
 
-async def test_what_no_tunnel_reaches_is_reached_through_the_manager(session: Session, cluster: Cluster) -> None:
+async def test_what_no_tunnel_reaches_is_reached_past_the_gateway(session: Session, cluster: Cluster) -> None:
     async with tunnelled(session, cluster, port_server.V6).connect() as connection:
-        assert isinstance(connection, PortConnection)
+        assert isinstance(connection, DirectConnection | PortConnection)
         await connection.write(b"hello")
         await connection.end_data()
         assert await rest(connection) == b"hello%020d" % 5

@@ -5,8 +5,7 @@ every method that names a session, from the contract.
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
@@ -17,11 +16,15 @@ from google.protobuf import descriptor_pool, message_factory
 from google.rpc.error_details_pb2 import ErrorInfo
 from grpc_status import rpc_status
 
-from retinue.client.aio import Client
 from retinue.client.settings import read_ca
-from retinue.devtools.cluster import Cluster
 from retinue.manager.listeners import SERVICES
 from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from retinue.client.aio import Client
+    from retinue.devtools.cluster import Cluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -41,7 +44,7 @@ def naming_sessions() -> list[tuple[Any, dict[str, Any]]]:
             for place, kind in places.items():
                 names = {field.name for field in kind.fields if field.message_type is None}
                 if name := next((name for name in ("session", "session_id") if name in names), None):
-                    fields = {field.name for field in kind.fields}
+                    fields = {field.name for field in kind.fields if field.enum_type is None}
                     content = {name: "SESSION", **{key: value for key, value in NEEDED.items() if key in fields}}
                     found.append((method, {place: content} if place else content))
     return found

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from typing import TYPE_CHECKING
 
 import pytest
 
-from retinue.client.aio import Client
 from retinue.client.errors import InvalidRequest, OutOfRange
 from retinue.client.session_view import fold
 from retinue.manager.v1 import session_pb2
+
+if TYPE_CHECKING:
+    from retinue.client.aio import Client
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

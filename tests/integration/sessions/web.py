@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
-from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 
 class Loopback(AbstractResolver):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
+from typing import TYPE_CHECKING
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retinue.rpc.core.amounts import MAX_AMOUNT, AmountError, format_amount, parse_amount
+
+if TYPE_CHECKING:
+    from decimal import Decimal
 
 bounded = settings(derandomize=True, deadline=None, max_examples=300, database=None)
 slots = st.sampled_from(["cpu", "mem", "cuda.shares", "tpu"])

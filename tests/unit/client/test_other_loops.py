@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from retinue.client import UsageError
 from retinue.client.aio import Client
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
 
 
 def first_step(work: Coroutine[Any, Any, Any]) -> None:

@@ -9,8 +9,8 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,6 +19,9 @@ import retinue.client.aio
 from retinue.client import Client, Unavailable, UsageError, blocking
 from retinue.client.blocking import iterate, run
 from tests.support.eventually import NEVER, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator
 
 ROOT = Path(__file__).parents[3]
 

@@ -6,10 +6,8 @@ import asyncio
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import pytest_asyncio
@@ -18,6 +16,10 @@ from retinue.devtools import dev_command as dev
 from retinue.devtools.dev_command import exit_notice
 from retinue.devtools.process import ChildProcess, how_it_ended
 from tests.support.eventually import NEVER, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
 
 
 @pytest.mark.parametrize(

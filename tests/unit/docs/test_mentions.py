@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,6 +14,9 @@ import retinue.router.main
 from docs.generator import ROOT
 from retinue.client.command.application import cli
 from tests.unit.docs.project_files import listed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _FENCE = re.compile(r"^```[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _INDENTED = re.compile(r"^ {4}\S.*$", re.MULTILINE)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from docs.generator import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _PAGE = ROOT / "docs" / "how-to" / "troubleshooting.md"
 _ROW = re.compile(r"^\| `([^`]+)` \|", re.MULTILINE)

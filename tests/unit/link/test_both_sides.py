@@ -7,17 +7,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import tempfile
-from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retinue.agent.attempts import Phase
-from retinue.manager.domain.session.attempts import NodeReport
 from retinue.manager.domain.session.states import SessionState
 from retinue.manager.store.postgres.database import StoreUnavailable
 from tests.link.memory_agent import MemoryAgent
@@ -25,6 +23,11 @@ from tests.link.memory_manager import Leader, MemoryStore
 from tests.link.virtual_time import run
 from tests.link.wire import Fault, Wire
 from tests.support.eventually import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from retinue.manager.domain.session.attempts import NodeReport
 
 COMMANDS = (("true",), ("sh", "-c", "exit 3"), ())
 """One that succeeds, one that fails, one that runs until it is stopped."""

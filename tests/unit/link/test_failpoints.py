@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,6 +12,9 @@ from retinue.rpc import failpoints
 from retinue.rpc.failpoints import Action, Failpoints
 from tests.link.virtual_time import run
 from tests.unit.link.test_both_sides import COMMANDS, bring_to_rest, world
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 DOWN, UP = ("hello", "snapshot", "change", "ack", "heartbeat"), ("welcome", "report", "heartbeat")
 POINTS = (

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.descriptor_pb2 import MethodOptions
 
 import retinue.manager.v1
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from google.protobuf.descriptor import MethodDescriptor
 
 
 def methods() -> Iterator[MethodDescriptor]:

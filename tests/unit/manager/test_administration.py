@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import grpc
 import grpc.aio
@@ -15,6 +15,9 @@ from grpc_health.v1._async import HealthServicer
 from retinue.manager.health import find_fault
 from retinue.manager.identity.authority import Authority
 from retinue.manager.main import main
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_the_directory_of_a_backup_has_to_be_there(tmp_path: Path) -> None:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterator
-from types import ModuleType
+from typing import TYPE_CHECKING
 
 import pytest
-from google.protobuf.descriptor import Descriptor, EnumDescriptor, FileDescriptor
 from google.protobuf.field_mask_pb2 import FieldMask
 
 import retinue.agent.v1
@@ -17,6 +15,12 @@ import retinue.router.v1
 import retinue.strategy.v1
 import retinue.types.v1
 from tests.unit.manager.contract import methods
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import ModuleType
+
+    from google.protobuf.descriptor import Descriptor, EnumDescriptor, FileDescriptor
 
 PACKAGES = (retinue.agent.v1, retinue.manager.v1, retinue.router.v1, retinue.strategy.v1, retinue.types.v1)
 

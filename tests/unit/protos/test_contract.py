@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
-from google.protobuf.descriptor import FileDescriptor, MethodDescriptor
 
 import retinue.agent.v1
 import retinue.manager.v1
 import retinue.router.v1
 import retinue.strategy.v1
 import retinue.types.v1
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from google.protobuf.descriptor import FileDescriptor, MethodDescriptor
 
 PACKAGES = (retinue.agent.v1, retinue.manager.v1, retinue.router.v1, retinue.strategy.v1, retinue.types.v1)
 # How a list is paged, ordered and detailed, which means nothing for a stream of changes; and whether sessions and

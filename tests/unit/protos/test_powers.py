@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from google.protobuf import descriptor_pool
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 # Loads the whole contract.
 from retinue.manager.listeners import SERVICES
 from retinue.manager.server.authorization import METHODS, Access
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 # Powers of containers as engines and clusters name them, and whose a session is.
 POWERS = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import Any
 
 import grpc
@@ -12,6 +13,7 @@ import pytest
 from retinue.rpc import bidi_call
 from retinue.rpc.bidi_call import UNSENT, BidiCall
 from tests.support.ended_calls import DETAILS, RESPONSES, FailsLate, served
+from tests.support.eventually import NEVER
 
 CODES = ("PERMISSION_DENIED", "UNAUTHENTICATED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED")
 
@@ -112,3 +114,17 @@ async def test_a_call_that_never_gets_a_status_does_not_wait_for_ever(monkeypatc
         # As of a request that the library refuses: the call goes on, of which the library says that it has ended.
         inner._cython_call.set_internal_error("refused")  # noqa: SLF001
         assert ended(await call.status()) == (grpc.StatusCode.INTERNAL, UNSENT)
+
+
+async def test_a_request_of_a_call_that_is_cancelled_before_it_began_is_given_up() -> None:
+    """No server ever greets, so that nothing of the call is sent."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{silent.getsockname()[1]}") as channel:
+            plain: Any = channel.stream_stream("/ANSWERED/OK")()
+            call = BidiCall[bytes, bytes](plain)
+            writing = asyncio.create_task(call.write(b"x"))
+            await asyncio.sleep(0.05)
+            assert not writing.done()
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asyncio.wait_for(writing, NEVER)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import pytest
@@ -17,6 +15,10 @@ from retinue.agent.main import main as agent
 from retinue.manager.main import main as manager
 from retinue.router.main import main as router
 from retinue.rpc import config_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 NODE = 'id = "n1"\nmanager = "m1:7440"\n'
 

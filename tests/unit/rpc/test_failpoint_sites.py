@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import random
-from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,6 +13,9 @@ from retinue.manager.store.postgres.database import GIVING_UP
 from retinue.rpc.failpoints import Action
 from tests.failpoints.walk import KILLS_OF_MANAGER, picks_of, rounds_of
 from tests.support.failpoint_sites import ROOTS, STATEMENTS, Scope, calls, points, receiver, scopes, tail
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
 
 LAYERS = (
     "manager/store",
@@ -36,7 +39,7 @@ FOREIGN = {
 """What variables are called that are objects of libraries, whose methods leave the process."""
 GIVEN = {
     *("step", "part", "body", "report", "done", "lasting", "_sleep", "_desired", "_removable", "_PERSIST"),
-    *("requests", "events", "pieces", "lines"),
+    *("requests", "events", "pieces", "lines", "_turn_comes"),
 }
 """Functions, futures and streams that are given to a function: their steps are where they are made."""
 STATEMENT_SITES = {f"manager.store.postgres.database.Transaction.{name}" for name in STATEMENTS}
@@ -47,6 +50,8 @@ WITHIN = {
     "_lock",
     "writing",
     "_under_way",
+    "_welcoming",
+    "_probing",
     "setdefault",
     "aclosing",
     "AsyncExitStack",
@@ -163,7 +168,7 @@ def test_points_of_each_layer_are_enumerated() -> None:
         "network@agent.network.links.SessionNetworks._exclusively",
         "engine.create",
         "engine.start",
-        "thread@agent.process.runtime.ProcessRuntime._create",
+        "thread@agent.process.runtime.ProcessRuntime._start",
     ):
         assert expected in found, expected
 

@@ -7,7 +7,7 @@ import inspect
 import signal
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
@@ -17,6 +17,9 @@ from retinue.agent.main import main as agent
 from retinue.manager.main import main as manager
 from retinue.rpc import failpoints
 from retinue.rpc.failpoints import Action, Failpoints, disk_error
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class LayerError(Exception):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,6 +11,9 @@ from retinue.manager.v1 import kernel_service_pb2 as pb
 from retinue.rpc import first_request
 from retinue.rpc.core import errors
 from retinue.types.v1 import terminal_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 
 async def coming(*requests: pb.AttachRequest) -> AsyncIterator[pb.AttachRequest]:

@@ -6,11 +6,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 # Sixteen threads use the allocator at the same time, and then stay. Prints how many arenas there are.
 _PROGRAM = """

@@ -8,7 +8,7 @@ import struct
 import threading
 import urllib.error
 import urllib.request
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from prometheus_client import REGISTRY, Gauge
@@ -16,6 +16,9 @@ from prometheus_client import REGISTRY, Gauge
 from retinue.rpc import metrics
 from retinue.rpc.metrics import end_of, end_of_file, serving_metrics
 from tests.support.eventually import NEVER, eventually
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def _read(port: int) -> str:

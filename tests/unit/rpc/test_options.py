@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import pytest
@@ -17,6 +17,9 @@ import retinue.manager.main
 import retinue.router.main
 from retinue.rpc.version import software_version
 from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PROGRAMS = {
     "retinue-manager": retinue.manager.main.main,

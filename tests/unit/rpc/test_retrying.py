@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import TYPE_CHECKING
 
-import pytest
 from prometheus_client import REGISTRY
 
 from retinue.rpc.core.retries import MAX_ERROR, after_failure
 from retinue.rpc.retrying import Retrying, keep
+
+if TYPE_CHECKING:
+    import pytest
 
 WHERE = "retinue.agent.main"
 

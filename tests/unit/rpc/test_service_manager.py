@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import socket
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from retinue.rpc.service_manager import notify_ready
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.mark.parametrize("abstract", [False, True])

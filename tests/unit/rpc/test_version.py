@@ -6,13 +6,16 @@ import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 import hatch_build
 from docs.generator import ROOT
 from retinue.rpc.version import BUILD_FILE, builds_differ, digest_sources, software_version
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _PATTERN = re.compile(r"0\.\d+\.\d+\+source\.d[0-9a-f]{12}")
 

@@ -1,52 +1,83 @@
-import { Code } from "@connectrpc/connect";
-import { useRef, useState } from "react";
-import { sessions } from "../../api/client";
-import { type Problem, problemOf } from "../../api/problem";
-import type { Session, SessionEvent } from "../../gen/retinue/manager/v1/session_pb";
-import { eventWords } from "../../live/events";
-import { useStream } from "../../live/stream";
-import { Table, Trouble } from "../../parts/basics";
-import { moment } from "../../text/format";
+import { CircleCheck, CircleDot, CircleX, Ellipsis, Hourglass, type LucideIcon, UserRound } from "lucide-react";
+import { useState } from "react";
+import { Card } from "../../design/card";
+import { Choice } from "../../design/choice";
+import { classes } from "../../design/classes";
+import { Empty, Skeleton } from "../../design/states";
+import type { Session } from "../../gen/retinue/manager/v1/session_pb";
+import { sentenceOf, type Weight } from "../../live/story";
+import { Trouble } from "../../parts/basics";
+import { clock, moment } from "../../text/format";
 import { t } from "../../text/language";
+import { useJournal } from "./journal";
 
-/** All that the journal has of a session, and what comes. */
+const LOOKS: Record<Weight, { icon: LucideIcon; colour: string }> = {
+  step: { icon: CircleDot, colour: "text-busy" },
+  good: { icon: CircleCheck, colour: "text-good" },
+  bad: { icon: CircleX, colour: "text-bad" },
+  wait: { icon: Hourglass, colour: "text-warn" },
+  access: { icon: UserRound, colour: "text-accent" },
+  detail: { icon: Ellipsis, colour: "text-quiet" },
+};
+
+type Shown = "all" | "main" | "access";
+
+/** What happened to a session, from its journal, as it happens: the newest first. */
 export default function Events({ session }: { session: Session }) {
-  const kept = useRef<SessionEvent[]>([]);
-  const [, setTurn] = useState(0);
-  const [problem, setProblem] = useState<Problem>();
-  useStream(
-    `events ${session.id}`,
-    async (signal, arrived) => {
-      let after: { revision: bigint } | undefined = { revision: kept.current.at(-1)?.revision ?? 0n };
-      for (;;) {
-        try {
-          for await (const response of sessions.watchSessions({ after, sessionId: session.id }, { signal })) {
-            arrived();
-            kept.current.push(...response.events);
-            setTurn((turn) => turn + 1);
-          }
-          return;
-        } catch (error) {
-          const known = problemOf(error);
-          // The oldest events were compacted: what is left is asked for by the word of the server.
-          if (known.code !== Code.OutOfRange || after === undefined) throw error;
-          after = undefined;
-        }
-      }
-    },
-    setProblem,
-  );
+  const journal = useJournal(session);
+  const [shown, setShown] = useState<Shown>("all");
+  const told = journal.events
+    .map((event) => ({ event, sentence: sentenceOf(event) }))
+    .filter(({ sentence: { weight } }) =>
+      shown === "all" ? true : shown === "access" ? weight === "access" : weight !== "access" && weight !== "detail",
+    )
+    .reverse();
   return (
-    <>
-      <Trouble problem={problem} />
-      <Table
-        label={t("events")}
-        head={["#", t("time"), t("event"), t("why")]}
-        rows={kept.current.map((event) => ({
-          key: String(event.revision),
-          cells: [String(event.revision), moment(event.createTime), ...eventWords(event)],
-        }))}
-      />
-    </>
+    <div className="flex flex-col gap-3">
+      <span>
+        <Choice
+          label={t("events")}
+          value={shown}
+          onChange={setShown}
+          options={[
+            { value: "all", label: t("all") },
+            { value: "main", label: t("mainEvents") },
+            { value: "access", label: t("accessEvents") },
+          ]}
+        />
+      </span>
+      <Trouble problem={journal.problem} />
+      <Card flush>
+        {!journal.arrived && journal.problem === undefined ? (
+          <Skeleton lines={6} className="p-4" />
+        ) : told.length === 0 ? (
+          <Empty title={t("noEvents")} />
+        ) : (
+          <ol aria-label={t("events")} className="py-2">
+            {told.map(({ event, sentence }, at) => {
+              const { icon: Icon, colour } = LOOKS[sentence.weight];
+              const day = event.createTime && moment(event.createTime).split(",")[0];
+              const before = told[at - 1]?.event.createTime;
+              const newDay = day !== undefined && day !== (before && moment(before).split(",")[0]);
+              return (
+                <li key={String(event.revision)} title={sentence.contract}>
+                  {newDay && <p className="px-4 pt-2 pb-1 text-xs font-semibold text-quiet">{day}</p>}
+                  <div className="flex items-start gap-3 px-4 py-1.5 hover:bg-sunken/60">
+                    <time className="w-16 shrink-0 pt-px text-sm text-quiet tabular-nums">
+                      {event.createTime && clock(event.createTime)}
+                    </time>
+                    <Icon size={16} aria-hidden="true" className={classes("mt-0.5 shrink-0", colour)} />
+                    <p className={classes("min-w-0 wrap-anywhere", sentence.weight === "detail" && "text-quiet")}>
+                      {sentence.words}
+                      {sentence.cause !== "" && <span className="text-quiet"> {sentence.cause}</span>}
+                    </p>
+                  </div>
+                </li>
+              );
+            })}
+          </ol>
+        )}
+      </Card>
+    </div>
   );
 }

@@ -1,163 +1,301 @@
-import type { MessageInitShape } from "@bufbuild/protobuf";
+import {
+  Download,
+  File as FileIcon,
+  FileSymlink,
+  Folder,
+  FolderOpen,
+  FolderPlus,
+  House,
+  RefreshCw,
+  Upload,
+} from "lucide-react";
 import { useState } from "react";
 import { useSearchParams } from "react-router";
-import { kernels } from "../../api/kernels";
 import { type Problem, problemOf } from "../../api/problem";
+import { Button, IconButton } from "../../design/button";
+import { Card } from "../../design/card";
+import { Dialog } from "../../design/dialog";
+import { Select, TextField } from "../../design/fields";
+import { DropZone, FileButton } from "../../design/files";
+import { Meter } from "../../design/meter";
+import { notify } from "../../design/notify";
+import { Empty, Skeleton } from "../../design/states";
+import { Table } from "../../design/table";
 import { type Session, SessionState } from "../../gen/retinue/manager/v1/session_pb";
-import { type FileEntry, FileType, type UploadInputSchema } from "../../gen/retinue/types/v1/file_pb";
-import { Table, Trouble } from "../../parts/basics";
+import { type FileEntry, FileType } from "../../gen/retinue/types/v1/file_pb";
+import { Trouble } from "../../parts/basics";
 import { save } from "../../parts/save";
 import { useLoaded } from "../../parts/store";
 import { bytes, moment } from "../../text/format";
 import { t } from "../../text/language";
+import { canPreview, Preview } from "./preview";
+import { base, HOME, inFolder, list, makeFolder, read, upload } from "./transfer";
 
-const HOME = "";
-const PIECE = 256 << 10;
 /** Larger files are for `retinue cp`: a page holds a file in memory before it is saved. */
 const LARGEST = 1 << 30;
 
-/** The files of a kernel's work directory: a list of one folder at a time. */
+/** The files of a kernel's work directory: a list of one folder at a time. Where it is stands in the address. */
 export default function Files({ session }: { session: Session }) {
   const [parameters, setParameters] = useSearchParams();
   const path = parameters.get("path") ?? HOME;
-  const kernel = parameters.get("kernel") ?? "main1";
+  const hostname = parameters.get("kernel") ?? "main1";
+  const kernel = { session: session.id, hostname };
+  const running = session.state === SessionState.RUNNING;
   const [problem, setProblem] = useState<Problem>();
-  const [busy, setBusy] = useState("");
-  const found = useLoaded(`files ${session.id} ${kernel} ${path}`, async (signal) => {
-    if (session.state !== SessionState.RUNNING) return [];
-    const entries: FileEntry[] = [];
-    for await (const page of kernels.listFiles({ session: session.id, hostname: kernel, path }, { signal })) {
-      entries.push(...page.entries);
-    }
-    return entries.sort(
-      (one, other) =>
-        Number(other.type === FileType.DIRECTORY) - Number(one.type === FileType.DIRECTORY) ||
-        one.path.localeCompare(other.path),
-    );
-  });
-  const go = (to: string) => setParameters({ kernel, path: to });
-  const attempt = async (what: string, act: () => Promise<void>) => {
-    setBusy(what);
+  const [moving, setMoving] = useState<{ words: string; done: number; all: number }>();
+  const [shown, setShown] = useState<FileEntry>();
+  const [naming, setNaming] = useState(false);
+  const found = useLoaded(`files ${session.id} ${hostname} ${path} ${running}`, async (signal) =>
+    running ? list(kernel, path, signal) : [],
+  );
+  const go = (to: string, host = hostname) =>
+    setParameters((before) => {
+      const next = new URLSearchParams(before);
+      next.set("kernel", host);
+      next.set("path", to);
+      return next;
+    });
+  const move = async (words: string, all: number, act: (progress: (done: number) => void) => Promise<void>) => {
+    setMoving({ words, done: 0, all });
     try {
-      await act();
+      await act((done) => setMoving({ words, done, all }));
       setProblem(undefined);
     } catch (error) {
       setProblem(problemOf(error));
     }
-    setBusy("");
+    setMoving(undefined);
+  };
+  const put = async (files: File[]) => {
+    const all = files.reduce((sum, file) => sum + file.size, 0);
+    const [first] = files;
+    const words = files.length === 1 ? (first?.name ?? "") : t("filesInAll", { count: files.length });
+    await move(t("uploading", { name: words }), all, async (progress) => {
+      await upload(kernel, path, files, progress);
+      notify(t("uploaded", { name: words }));
+    });
     found.reload();
   };
-  if (session.state !== SessionState.RUNNING) return <p className="note">{session.reason}</p>;
+  const get = (entry: FileEntry) =>
+    move(t("downloading", { name: base(entry.path) }), Number(entry.size), async (progress) =>
+      save(base(entry.path), await read(kernel, entry.path, progress)),
+    );
+  if (!running) {
+    return (
+      <Empty icon={<FolderOpen size={32} aria-hidden="true" />} title={t("filesNeedRunning")}>
+        {session.message}
+      </Empty>
+    );
+  }
+  const parts = path.split("/").filter((part) => part !== "");
+  const entries = found.value;
   return (
-    <>
-      <div className="toolbar">
-        <select
-          aria-label={t("kernel")}
-          value={kernel}
-          onChange={(event) => setParameters({ kernel: event.target.value, path })}
-        >
-          {session.kernels.map(({ hostname }) => (
-            <option key={hostname}>{hostname}</option>
-          ))}
-        </select>
-        <nav aria-label={t("folder")}>
-          <button type="button" className="plain" onClick={() => go(HOME)}>
-            ~
-          </button>
-          {path
-            .split("/")
-            .filter((part) => part !== "")
-            .map((part, index, parts) => (
-              <span key={parts.slice(0, index + 1).join("/")}>
-                {" / "}
-                <button type="button" className="plain" onClick={() => go(parts.slice(0, index + 1).join("/"))}>
-                  {part}
-                </button>
-              </span>
-            ))}
-        </nav>
-        <label className="button">
-          {t("upload")}
-          <input
-            type="file"
-            multiple
-            className="hidden"
-            onChange={(event) => {
-              const files = [...(event.target.files ?? [])];
-              event.target.value = "";
-              void attempt(t("upload"), () => upload(session.id, kernel, path, files));
-            }}
+    <div className="flex flex-col gap-3">
+      <div className="flex flex-wrap items-center gap-2">
+        <Select
+          className="w-32"
+          label={t("kernel")}
+          labelHidden
+          options={session.kernels.map((each) => ({ value: each.hostname, label: each.hostname }))}
+          value={hostname}
+          onChange={(host) => go(HOME, host)}
+        />
+        <nav aria-label={t("folder")} className="flex min-w-0 grow flex-wrap items-center">
+          <Button
+            look="quiet"
+            size="small"
+            aria-label="~"
+            icon={<House size={15} aria-hidden="true" />}
+            onClick={() => go(HOME)}
           />
-        </label>
-        {busy && <span role="status">{busy}…</span>}
-      </div>
-      <Trouble problem={problem ?? found.problem} />
-      <Table
-        label={t("files")}
-        head={[t("name"), t("size"), t("changed"), t("download")]}
-        rows={(found.value ?? []).map((entry) => ({
-          key: entry.path,
-          cells: [
-            entry.type === FileType.DIRECTORY ? (
-              <button key="open" type="button" className="plain" onClick={() => go(entry.path)}>
-                {base(entry.path)}/
-              </button>
-            ) : (
-              base(entry.path) + (entry.target && ` → ${entry.target}`)
-            ),
-            entry.type === FileType.REGULAR ? bytes(Number(entry.size)) : "",
-            moment(entry.modifyTime),
-            entry.type === FileType.REGULAR && entry.size <= BigInt(LARGEST) ? (
-              <button
-                key="download"
-                type="button"
-                aria-label={`${t("download")} ${base(entry.path)}`}
-                onClick={() => void attempt(t("download"), () => download(session.id, kernel, entry))}
+          {parts.map((part, index) => (
+            <span key={parts.slice(0, index + 1).join("/")} className="inline-flex min-w-0 items-center text-quiet">
+              /
+              <Button
+                look="quiet"
+                size="small"
+                className="shrink"
+                onClick={() => go(parts.slice(0, index + 1).join("/"))}
               >
-                ↓
-              </button>
-            ) : (
-              ""
-            ),
-          ],
-        }))}
-      />
-    </>
+                <span className="max-w-60 truncate" title={part}>
+                  {part}
+                </span>
+              </Button>
+            </span>
+          ))}
+        </nav>
+        <IconButton label={t("readAgain")} look="plain" onClick={found.reload}>
+          <RefreshCw size={15} aria-hidden="true" />
+        </IconButton>
+        <Button icon={<FolderPlus size={15} aria-hidden="true" />} onClick={() => setNaming(true)}>
+          {t("newFolder")}
+        </Button>
+        <FileButton
+          label={t("upload")}
+          look="primary"
+          icon={<Upload size={15} aria-hidden="true" />}
+          multiple
+          disabled={moving !== undefined}
+          onFiles={(files) => void put(files)}
+        />
+      </div>
+      {moving !== undefined && (
+        <div role="status">
+          <Meter
+            label={moving.words}
+            used={moving.done}
+            limit={moving.all}
+            words={`${bytes(moving.done)} / ${bytes(moving.all)}`}
+          />
+        </div>
+      )}
+      <Trouble problem={problem ?? found.problem} retry={found.reload} />
+      <DropZone
+        words={t("dropHere", { folder: `~/${path}` })}
+        disabled={moving !== undefined}
+        onFiles={(files) => void put(files)}
+      >
+        <Card flush>
+          {entries === undefined && found.problem === undefined ? (
+            <Skeleton lines={5} className="p-4" />
+          ) : (
+            <Table
+              label={t("files")}
+              head={[t("name"), t("size"), t("changed"), t("actions")]}
+              numeric={[t("size")]}
+              empty={
+                <Empty icon={<Folder size={30} aria-hidden="true" />} title={t("emptyFolder")}>
+                  {t("dropHelp")}
+                </Empty>
+              }
+              rows={(entries ?? []).map((entry) => ({
+                key: entry.path,
+                cells: [
+                  <Name key="name" entry={entry} onOpen={() => go(entry.path)} onShow={() => setShown(entry)} />,
+                  <span key="size" className="whitespace-nowrap">
+                    {entry.type === FileType.REGULAR ? bytes(Number(entry.size)) : ""}
+                  </span>,
+                  <span key="changed" className="whitespace-nowrap text-quiet">
+                    {moment(entry.modifyTime)}
+                  </span>,
+                  entry.type === FileType.REGULAR && entry.size <= BigInt(LARGEST) ? (
+                    <IconButton
+                      key="download"
+                      size="small"
+                      label={`${t("download")} ${base(entry.path)}`}
+                      disabled={moving !== undefined}
+                      onClick={() => void get(entry)}
+                    >
+                      <Download size={15} aria-hidden="true" />
+                    </IconButton>
+                  ) : (
+                    ""
+                  ),
+                ],
+              }))}
+            />
+          )}
+        </Card>
+      </DropZone>
+      {shown !== undefined && <Preview kernel={kernel} entry={shown} onClose={() => setShown(undefined)} />}
+      {naming && (
+        <NewFolder
+          onClose={() => setNaming(false)}
+          onMake={async (name) => {
+            await makeFolder(kernel, inFolder(path, name));
+            found.reload();
+          }}
+        />
+      )}
+    </div>
   );
 }
 
-function base(path: string): string {
-  return path.slice(path.lastIndexOf("/") + 1);
-}
-
-async function download(session: string, hostname: string, entry: FileEntry): Promise<void> {
-  const parts: Uint8Array<ArrayBuffer>[] = [];
-  for await (const { output } of kernels.downloadFiles({ session, hostname, files: [{ path: entry.path }] })) {
-    const step = output?.step;
-    if (step?.case === "data") parts.push(step.value as Uint8Array<ArrayBuffer>);
-    if (step?.case === "skipped") throw new Error(step.value.message);
+function Name({ entry, onOpen, onShow }: { entry: FileEntry; onOpen: () => void; onShow: () => void }) {
+  const name = base(entry.path);
+  const cut = (
+    <span className="max-w-[min(32rem,45vw)] truncate" title={name}>
+      {entry.type === FileType.DIRECTORY ? `${name}/` : name}
+    </span>
+  );
+  if (entry.type === FileType.DIRECTORY) {
+    return (
+      <Button
+        look="quiet"
+        size="small"
+        className="-ml-2"
+        icon={<Folder size={15} aria-hidden="true" className="text-accent" />}
+        onClick={onOpen}
+      >
+        {cut}
+      </Button>
+    );
   }
-  save(base(entry.path), parts);
+  if (entry.type === FileType.REGULAR && canPreview(entry)) {
+    return (
+      <Button
+        look="quiet"
+        size="small"
+        className="-ml-2 font-normal"
+        icon={<FileIcon size={15} aria-hidden="true" className="text-quiet" />}
+        onClick={onShow}
+      >
+        {cut}
+      </Button>
+    );
+  }
+  return (
+    <span className="inline-flex h-7 items-center gap-1.5 text-sm">
+      {entry.type === FileType.LINK ? (
+        <FileSymlink size={15} aria-hidden="true" className="text-quiet" />
+      ) : (
+        <FileIcon size={15} aria-hidden="true" className="text-quiet" />
+      )}
+      {cut}
+      {entry.target && (
+        <span className="truncate text-quiet" title={entry.target}>
+          → {entry.target}
+        </span>
+      )}
+    </span>
+  );
 }
 
-function sent(step: MessageInitShape<typeof UploadInputSchema>["step"]) {
-  return { step: { case: "input" as const, value: { step } } };
-}
-
-async function upload(session: string, hostname: string, folder: string, files: File[]): Promise<void> {
-  async function* steps() {
-    yield { step: { case: "start" as const, value: { session, hostname } } };
-    for (const file of files) {
-      const path = folder === HOME ? file.name : `${folder}/${file.name}`;
-      const sha256 = new Uint8Array(await crypto.subtle.digest("SHA-256", await file.arrayBuffer()));
-      yield sent({ case: "file", value: { path, size: BigInt(file.size), mode: 0o644, sha256 } });
-      for (let at = 0; at < file.size; at += PIECE) {
-        const value = new Uint8Array(await file.slice(at, at + PIECE).arrayBuffer());
-        yield sent({ case: "data", value });
-      }
+function NewFolder({ onClose, onMake }: { onClose: () => void; onMake: (name: string) => Promise<void> }) {
+  const [name, setName] = useState("");
+  const [busy, setBusy] = useState(false);
+  const [problem, setProblem] = useState<Problem>();
+  const make = async () => {
+    setBusy(true);
+    try {
+      await onMake(name);
+      onClose();
+    } catch (error) {
+      setProblem(problemOf(error));
+      setBusy(false);
     }
-  }
-  for await (const _answer of kernels.uploadFiles(steps())) {
-    // Each file is answered; the end says that all were stored.
-  }
+  };
+  return (
+    <Dialog
+      title={t("newFolder")}
+      onClose={onClose}
+      actions={
+        <>
+          <Button onClick={onClose}>{t("cancel")}</Button>
+          <Button look="primary" busy={busy} disabled={name.trim() === ""} onClick={() => void make()}>
+            {t("create")}
+          </Button>
+        </>
+      }
+    >
+      <TextField
+        label={t("name")}
+        value={name}
+        onChange={setName}
+        onKeyDown={(event) => {
+          if (event.key === "Enter" && name.trim() !== "") void make();
+        }}
+      />
+      <Trouble problem={problem} />
+    </Dialog>
+  );
 }

@@ -1,178 +1,288 @@
-import { timestampDate } from "@bufbuild/protobuf/wkt";
-import { useRef, useState } from "react";
+import { SquareTerminal } from "lucide-react";
+import { useMemo, useState } from "react";
 import { Link } from "react-router";
 import { sessions } from "../../api/client";
-import { kernels as api } from "../../api/kernels";
-import type { Problem } from "../../api/problem";
-import { type Kernel, NetworkKind, type Session, SessionState } from "../../gen/retinue/manager/v1/session_pb";
-import { shownKernel } from "../../live/state";
-import { useStream } from "../../live/stream";
-import { StateMark, Table, Trouble } from "../../parts/basics";
-import { Chart, type Series } from "../../parts/chart";
-import { useLoaded, useNow } from "../../parts/store";
-import { amounts, between, bytes, moment, secondsOf } from "../../text/format";
-import { t } from "../../text/language";
+import { Badge } from "../../design/badge";
+import { Card } from "../../design/card";
+import { Chart, type Series } from "../../design/chart";
+import { Choice } from "../../design/choice";
+import { Code } from "../../design/code";
+import { CopyButton } from "../../design/copy";
+import { Skeleton } from "../../design/states";
+import { Table } from "../../design/table";
+import { type Kernel, type Session, SessionState } from "../../gen/retinue/manager/v1/session_pb";
+import { firstLine, reasonWords } from "../../live/reasons";
+import { shownKernel, typeWord } from "../../live/state";
+import { levels, type Points, rates, type Sample } from "../../live/usage";
+import { StateMark, Trouble } from "../../parts/basics";
+import { useLoaded } from "../../parts/store";
+import { quoted } from "../../spec/words";
+import { amounts, bytes, moment, secondsOf, span } from "../../text/format";
+import { type Key, t } from "../../text/language";
+import { useJournal } from "./journal";
+import { Timeline } from "./timeline";
+import { Topology } from "./topology";
+import { useUsage } from "./usage";
 
-const KEPT_SECONDS = 600;
-
-/** What the measurements of one kernel came to. */
-interface Sample {
-  time: number;
-  cpuSeconds: number;
-  memory: number;
-  received: number;
-  sent: number;
-}
+const MAX_LINES = 8;
+const perSecond = (value: number) => `${bytes(value)}/s`;
+const percent = (value: number) => `${Math.round(value)} %`;
+const processors = (value: number) => value.toFixed(value > 0 && value < 0.1 ? 3 : value < 10 ? 2 : 1);
 
 export default function Overview({ session }: { session: Session }) {
   const usage = useUsage(session);
+  const journal = useJournal(session);
   return (
-    <div className="overview">
-      <Timeline session={session} />
+    <div className="overview flex flex-col gap-4">
+      <Timeline session={session} events={journal.events} />
       {session.state === SessionState.PENDING && <Why session={session} />}
-      <Topology session={session} />
-      <Table
-        label={t("kernels")}
-        head={[
-          t("kernel"),
-          t("state"),
-          t("agent"),
-          t("address"),
-          t("use"),
-          t("cpu"),
-          t("memory"),
-          t("network"),
-          t("exitCode"),
-          t("terminal"),
-        ]}
-        rows={session.kernels.map((kernel) => ({
-          key: kernel.id,
-          cells: kernelCells(session, kernel, usage.samples.get(kernel.hostname)),
-        }))}
-      />
+      <KernelTable session={session} usage={usage.kernels} />
       <Trouble problem={usage.problem} />
-      {session.state === SessionState.RUNNING && (
-        <div className="charts">
-          <Chart
-            title={t("cpu")}
-            unit=""
-            series={series(usage.samples, (now, before) => rate(now, before, "cpuSeconds"))}
-          />
-          <Chart title={t("memory")} unit="B" series={series(usage.samples, (now) => now.memory)} />
-          <Chart
-            title={`${t("network")}, ${t("received")}`}
-            unit="B/s"
-            series={series(usage.samples, (now, before) => rate(now, before, "received"))}
-          />
-          <Chart
-            title={`${t("network")}, ${t("sent")}`}
-            unit="B/s"
-            series={series(usage.samples, (now, before) => rate(now, before, "sent"))}
-          />
-        </div>
+      {(session.startTime !== undefined || usage.kernels.size > 0) && (
+        <Charts usage={usage.kernels} turn={usage.turn} slots={session.kernels[0]?.slots ?? {}} />
       )}
+      <div className="grid gap-4 xl:grid-cols-2">
+        <Topology session={session} />
+        <Facts session={session} />
+      </div>
     </div>
   );
 }
 
-function kernelCells(session: Session, kernel: Kernel, samples: Sample[] | undefined) {
-  const now = samples?.at(-1);
-  const before = samples?.at(-2);
-  const rates =
-    now && before
-      ? { cpu: rate(now, before, "cpuSeconds"), down: rate(now, before, "received"), up: rate(now, before, "sent") }
-      : undefined;
-  return [
-    kernel.hostname,
-    <StateMark key="state" shown={shownKernel(kernel.state)} />,
-    kernel.agent,
-    kernel.address,
-    amounts(kernel.slots),
-    rates ? `${Math.round(rates.cpu * 100)} %` : "",
-    now ? bytes(now.memory) : "",
-    rates ? `↓${bytes(rates.down)}/s ↑${bytes(rates.up)}/s` : "",
-    [kernel.exitCode?.toString(), kernel.reason].filter(Boolean).join(" "),
-    session.state === SessionState.RUNNING ? (
-      <Link key="terminal" to={`/sessions/${session.id}/terminal?kernel=${kernel.hostname}`}>
-        {t("open")}
-        <span className="hidden"> {kernel.hostname}</span>
-      </Link>
-    ) : (
-      ""
-    ),
-  ];
-}
-
-function useUsage(session: Session) {
-  const kept = useRef(new Map<string, Sample[]>());
-  const [, setTurn] = useState(0);
-  const [problem, setProblem] = useState<Problem>();
+function KernelTable({ session, usage }: { session: Session; usage: ReadonlyMap<string, Sample[]> }) {
   const running = session.state === SessionState.RUNNING;
-  useStream(
-    `usage ${session.id} ${running}`,
-    async (signal, arrived) => {
-      if (!running) return;
-      for await (const response of api.streamStats({ session: session.id }, { signal })) {
-        arrived();
-        for (const { hostname, usage } of response.kernels) {
-          if (usage?.sampleTime === undefined) continue;
-          const samples = kept.current.get(hostname) ?? [];
-          const time = timestampDate(usage.sampleTime).getTime() / 1000;
-          if ((samples.at(-1)?.time ?? 0) >= time) continue;
-          samples.push({
-            time,
-            cpuSeconds: secondsOf(usage.cpuTime),
-            memory: Number(usage.memoryBytes ?? 0n),
-            received: Number(usage.receivedBytes ?? 0n),
-            sent: Number(usage.sentBytes ?? 0n),
-          });
-          while ((samples[0]?.time ?? time) < time - KEPT_SECONDS) samples.shift();
-          kept.current.set(hostname, samples);
-        }
-        setTurn((turn) => turn + 1);
-      }
-    },
-    setProblem,
+  const several = session.kernels.length > 1;
+  // What all kernels have alike stands below, in the details.
+  const differ = new Set(session.kernels.map((kernel) => amounts(kernel.slots))).size > 1;
+  const gpu = [...usage.values()].some((samples) => samples.at(-1)?.gpu !== undefined);
+  const ended = session.kernels.some((kernel) => kernel.exitCode !== undefined || kernel.reason !== "");
+  const columns: (readonly [Key, (kernel: Kernel, samples: Sample[]) => React.ReactNode] | false)[] = [
+    ["kernel", (kernel) => <strong className="font-medium">{kernel.hostname}</strong>],
+    ["state", (kernel) => <StateMark shown={shownKernel(kernel.state)} />],
+    ["node", (kernel) => <span className="whitespace-nowrap">{kernel.agent}</span>],
+    several && ["address", (kernel) => <span className="tabular-nums">{kernel.address}</span>],
+    differ && ["resources", (kernel) => <span className="whitespace-nowrap">{amounts(kernel.slots)}</span>],
+    running && [
+      "cpu",
+      (_, samples) => <Use points={rates(samples, "cpuSeconds")} write={(value) => percent(value * 100)} />,
+    ],
+    running && ["memory", (_, samples) => <Use points={levels(samples, "memory")} write={bytes} />],
+    running && [
+      "network",
+      (_, samples) => {
+        const down = rates(samples, "received").at(-1)?.[1];
+        const up = rates(samples, "sent").at(-1)?.[1];
+        if (down === undefined || up === undefined) return "";
+        return <span className="whitespace-nowrap tabular-nums">{`↓ ${perSecond(down)} ↑ ${perSecond(up)}`}</span>;
+      },
+    ],
+    running && gpu && ["gpu", (_, samples) => <Use points={levels(samples, "gpu")} write={percent} />],
+    ended && [
+      "exitCode",
+      (kernel) => (
+        <span title={kernel.reason}>
+          {[kernel.exitCode?.toString(), kernel.reason && reasonWords(kernel.reason)].filter(Boolean).join(" · ")}
+        </span>
+      ),
+    ],
+    running && ["connect", (kernel) => <Connect session={session} kernel={kernel} />],
+  ];
+  const shown = columns.filter((column) => column !== false);
+  return (
+    <Card title={t("kernels")} flush>
+      <Table
+        label={t("kernels")}
+        head={shown.map(([key]) => t(key))}
+        rows={session.kernels.map((kernel) => ({
+          key: kernel.id,
+          cells: shown.map(([key, cell]) => <span key={key}>{cell(kernel, usage.get(kernel.hostname) ?? [])}</span>),
+        }))}
+      />
+    </Card>
   );
-  return { samples: kept.current, problem };
 }
 
-function rate(now: Sample, before: Sample, of: "cpuSeconds" | "received" | "sent"): number {
-  return Math.max(0, (now[of] - before[of]) / (now.time - before.time));
+/** How to get into a kernel: a shell here, and the command that leads there from another kernel, or from outside. */
+function Connect({ session, kernel }: { session: Session; kernel: Kernel }) {
+  const main = kernel.hostname === "main1";
+  const command = main ? `retinue ssh ${session.spec?.name}` : `ssh ${kernel.hostname}`;
+  return (
+    <span className="inline-flex items-center gap-2 whitespace-nowrap">
+      <Link
+        className="inline-flex items-center gap-1"
+        to={`/sessions/${session.id}/terminal?kernel=${kernel.hostname}`}
+        aria-label={t("terminalIn", { name: kernel.hostname })}
+      >
+        <SquareTerminal size={15} aria-hidden="true" />
+        {t("terminal")}
+      </Link>
+      <span
+        className="inline-flex items-center rounded-md bg-sunken pl-2"
+        title={t(main ? "fromOutside" : "fromOtherKernels")}
+      >
+        <code>{command}</code>
+        <CopyButton text={command} />
+      </span>
+    </span>
+  );
 }
 
-function series(samples: ReadonlyMap<string, Sample[]>, value: (now: Sample, before: Sample) => number): Series[] {
-  return [...samples].slice(0, 8).map(([name, kept]) => ({
-    name,
-    points: kept.slice(1).map((now, index) => [now.time, value(now, kept[index] ?? now)] as const),
-  }));
+const SPARK_WIDTH = 64;
+const SPARK_HEIGHT = 20;
+const SPARK_SECONDS = 900;
+
+/** The last value in words, and before it the line of the last quarter of an hour. */
+function Use({ points, write }: { points: Points; write: (value: number) => string }) {
+  const last = points.at(-1);
+  if (last === undefined) return "";
+  const recent = points.filter(([time]) => time >= last[0] - SPARK_SECONDS);
+  const from = Math.min(recent[0]?.[0] ?? 0, last[0] - 60);
+  const most = Math.max(...recent.map(([, value]) => value)) || 1;
+  const line = recent
+    .map(([time, value]) => {
+      const x = (SPARK_WIDTH * (time - from)) / (last[0] - from);
+      return `${x.toFixed(1)},${(SPARK_HEIGHT - 1 - ((SPARK_HEIGHT - 2) * value) / most).toFixed(1)}`;
+    })
+    .join(" ");
+  return (
+    <span className="inline-flex items-center gap-2 whitespace-nowrap">
+      <svg width={SPARK_WIDTH} height={SPARK_HEIGHT} aria-hidden="true" className="shrink-0">
+        <polyline points={line} className="fill-none stroke-accent" strokeWidth={1.25} />
+      </svg>
+      <span className="tabular-nums">{write(last[1])}</span>
+    </span>
+  );
 }
 
-/** The steps of a session with how long each took. */
-function Timeline({ session }: { session: Session }) {
-  const now = useNow();
-  const { createTime, scheduleTime, startTime, endTime } = session;
-  const steps = [
-    { word: t("waiting"), from: createTime, to: scheduleTime ?? startTime ?? endTime },
-    { word: "Preparing", from: scheduleTime, to: startTime ?? endTime },
-    { word: t("running"), from: startTime, to: endTime },
+type Range = "all" | "short";
+const SHORT = 600;
+
+function Charts({
+  usage,
+  turn,
+  slots,
+}: {
+  usage: ReadonlyMap<string, Sample[]>;
+  turn: number;
+  slots: Record<string, string>;
+}) {
+  const [range, setRange] = useState<Range>("all");
+  // biome-ignore lint/correctness/useExhaustiveDependencies: `turn` says that samples were added
+  const series = useMemo(() => {
+    const of = (make: (samples: Sample[]) => Points): Series[] =>
+      [...usage].slice(0, MAX_LINES).map(([name, samples]) => ({ name, points: make(samples) }));
+    return {
+      cpu: of((samples) => rates(samples, "cpuSeconds")),
+      memory: of((samples) => levels(samples, "memory")),
+      received: of((samples) => rates(samples, "received")),
+      sent: of((samples) => rates(samples, "sent")),
+      gpu: of((samples) => levels(samples, "gpu")),
+    };
+  }, [usage, turn]);
+  const seconds = range === "short" ? SHORT : undefined;
+  const cpu = Number(slots.cpu);
+  const memory = Number(slots.mem);
+  const shown = { ...(seconds !== undefined && { seconds }), height: 120 };
+  return (
+    <Card
+      title={t("useOverTime")}
+      actions={
+        <Choice
+          label={t("rangeOfTime")}
+          value={range}
+          onChange={setRange}
+          options={[
+            { value: "all", label: t("lastHour") },
+            { value: "short", label: t("lastMinutes", { count: SHORT / 60 }) },
+          ]}
+        />
+      }
+    >
+      {usage.size > MAX_LINES && <p className="mb-2 text-sm text-quiet">{t("firstKernels", { count: MAX_LINES })}</p>}
+      <div className="charts grid gap-x-6 gap-y-4 sm:grid-cols-2 2xl:grid-cols-4">
+        <Chart
+          title={`${t("cpu")} (${t("processors")})`}
+          write={processors}
+          series={series.cpu}
+          {...shown}
+          {...(cpu > 0 && { bound: cpu })}
+        />
+        <Chart
+          title={t("memory")}
+          write={bytes}
+          series={series.memory}
+          {...shown}
+          {...(memory > 0 && { bound: memory })}
+        />
+        <Chart title={`${t("network")}, ${t("received")}`} write={perSecond} series={series.received} {...shown} />
+        <Chart title={`${t("network")}, ${t("sent")}`} write={perSecond} series={series.sent} {...shown} />
+        {series.gpu.some(({ points }) => points.length > 0) && (
+          <Chart title={t("gpu")} write={percent} series={series.gpu} {...shown} bound={100} />
+        )}
+      </div>
+    </Card>
+  );
+}
+
+/** What was asked for, in short. */
+function Facts({ session }: { session: Session }) {
+  const spec = session.spec;
+  const kernel = spec?.kernel;
+  const template = spec?.template;
+  const facts: [Key, React.ReactNode][] = [
+    ["type", spec && t(typeWord(spec.type) as Key)],
+    ["owner", session.owner],
+    ["project", spec?.project],
+    ["group", spec?.resourceGroup],
+    [
+      "image",
+      kernel?.image ? (
+        <code key="image" className="wrap-anywhere">
+          {kernel.image}
+        </code>
+      ) : (
+        t("hostRootShort")
+      ),
+    ],
+    ["priority", spec?.priority?.toString()],
+    ["timeLimit", spec?.timeLimit && span(secondsOf(spec.timeLimit))],
+    ["template", template && `${template.name} v${template.version}`],
+    ["created", moment(session.createTime)],
+    ["retries", session.retries > 0 ? String(session.retries) : ""],
+    [
+      "labels",
+      Object.keys(spec?.labels ?? {}).length > 0 && (
+        <span className="flex flex-wrap gap-1">
+          {Object.entries(spec?.labels ?? {}).map(([name, value]) => (
+            <Badge key={name}>{value === "" ? name : `${name}=${value}`}</Badge>
+          ))}
+        </span>
+      ),
+    ],
+    [
+      "sessionId",
+      <span key="id" className="inline-flex min-w-0 items-center gap-1">
+        <code className="wrap-anywhere">{session.id}</code>
+        <CopyButton text={session.id} />
+      </span>,
+    ],
   ];
   return (
-    <ol className="timeline" aria-label={t("timeline")}>
-      {steps.map(
-        ({ word, from, to }) =>
-          from && (
-            <li key={word} title={moment(from)}>
-              {word} <strong>{between(from, to, now)}</strong>
-            </li>
-          ),
+    <Card title={t("details")}>
+      <dl className="grid grid-cols-[minmax(6rem,auto)_minmax(0,1fr)] items-baseline gap-x-4 gap-y-1.5">
+        {facts
+          .filter(([, value]) => value)
+          .map(([key, value]) => (
+            <div key={key} className="contents">
+              <dt className="text-sm text-quiet">{t(key)}</dt>
+              <dd className="min-w-0 wrap-anywhere">{value}</dd>
+            </div>
+          ))}
+      </dl>
+      {kernel && kernel.command.length > 0 && (
+        <Code className="mt-3" language="bash" label={t("command")} code={kernel.command.map(quoted).join(" ")} wrap />
       )}
-      {endTime && (
-        <li title={moment(endTime)}>
-          {t("ended")} {session.reason} {session.exitCode !== undefined && `(${session.exitCode})`}
-        </li>
-      )}
-    </ol>
+    </Card>
   );
 }
 
@@ -184,71 +294,72 @@ function Why({ session }: { session: Session }) {
     5,
   );
   const why = found.value;
-  if (why === undefined) return <Trouble problem={found.problem} />;
   return (
-    <section className="why" aria-label={t("why")}>
-      <p>
-        <code>{why.reason}</code> {why.message}
-      </p>
-      {why.queuePosition > 0 && (
-        <p>
-          {t("place")} {why.queuePosition} / {why.queueLength}
-        </p>
-      )}
-      <ul>
-        {why.shortfalls.map((short) => (
-          <li key={short.hostname + short.slot}>
-            {short.hostname} {short.slot}: {short.requested}, {short.bestAgent} {short.free}
-          </li>
-        ))}
-        {why.agents.map((count) => (
-          <li key={count.cause}>
-            {count.number} × {count.cause}
-          </li>
-        ))}
-      </ul>
-      {why.wouldStartWith.length > 0 && (
-        <>
-          <p>{t("wouldStartWith")}:</p>
-          <ul>
-            {why.wouldStartWith.map((change) => (
-              <li key={change}>
-                <code>{change}</code>
-              </li>
-            ))}
-          </ul>
-        </>
-      )}
-    </section>
-  );
-}
-
-const MAX_DRAWN = 32;
-
-/** Who may reach whom: kernels on their nodes, bridges, and the tunnel between them. */
-function Topology({ session }: { session: Session }) {
-  const placed = session.kernels.filter((kernel) => kernel.agent !== "");
-  if (placed.length === 0) return null;
-  const nodes = Map.groupBy(placed.slice(0, MAX_DRAWN), (kernel) => kernel.agent);
-  return (
-    <section className="topology" aria-label={t("topology")}>
-      {[...nodes].map(([agent, kernels]) => (
-        <div key={agent} className="node">
-          <h3>{agent}</h3>
-          <ul>
-            {kernels.map((kernel) => (
-              <li key={kernel.id}>
-                <StateMark shown={shownKernel(kernel.state)} />
-                <strong>{kernel.hostname}</strong> <small>{kernel.address}</small>
-              </li>
-            ))}
-          </ul>
+    <section className="why rounded-lg border border-line bg-card p-4" aria-label={t("whyWaits")}>
+      <h2 className="text-base">{t("whyWaits")}</h2>
+      <Trouble problem={found.problem} retry={found.reload} />
+      {why === undefined ? (
+        found.problem === undefined && <Skeleton className="mt-2" />
+      ) : (
+        <div className="mt-1 flex flex-col gap-3">
+          <p title={why.reason}>
+            {why.reason !== "" && <strong>{reasonWords(why.reason)}</strong>}{" "}
+            {firstLine(why.message) || t("notLookedAt")}
+          </p>
+          {why.queuePosition > 0 && (
+            <p className="text-quiet">{t("queuePlace", { place: why.queuePosition, length: why.queueLength })}</p>
+          )}
+          {why.estimatedStartTime && <p>{t("startsBy", { time: moment(why.estimatedStartTime) })}</p>}
+          {why.shortfalls.length > 0 && (
+            <ul className="flex flex-col gap-1">
+              {why.shortfalls.map((short) => (
+                <li key={short.hostname + short.slot}>
+                  {t("shortfall", {
+                    name: short.hostname,
+                    slot: short.slot,
+                    requested: short.requested,
+                    node: short.bestAgent,
+                    free: short.free,
+                  })}
+                </li>
+              ))}
+            </ul>
+          )}
+          {why.agents.length > 0 && (
+            <ul className="flex flex-col gap-1 text-quiet">
+              {why.agents.map((count) => (
+                <li key={count.cause}>{t("nodesWithCause", { count: count.number, cause: count.cause })}</li>
+              ))}
+            </ul>
+          )}
+          {why.waitsFor.length > 0 && (
+            <p>
+              {t("waitsFor")}{" "}
+              {why.waitsFor.map((each) => (
+                <Link key={each.sessionId} className="mr-2" to={`/sessions/${each.sessionId}`}>
+                  {each.name || each.sessionId}
+                </Link>
+              ))}
+            </p>
+          )}
+          {why.advice.map((each) => (
+            <p key={each}>{each}</p>
+          ))}
+          {why.wouldStartWith.length > 0 && (
+            <div>
+              <p>{t("wouldStartWith")}:</p>
+              <ul className="mt-1 flex flex-wrap gap-2">
+                {why.wouldStartWith.map((change) => (
+                  <li key={change} className="inline-flex items-center rounded-md bg-sunken pl-2">
+                    <code>{change}</code>
+                    <CopyButton text={change} />
+                  </li>
+                ))}
+              </ul>
+            </div>
+          )}
         </div>
-      ))}
-      {placed.length > MAX_DRAWN && <p>+ {placed.length - MAX_DRAWN}</p>}
-      <p className="wire">
-        {session.network === NetworkKind.VXLAN ? "VXLAN" : session.network === NetworkKind.BRIDGE ? "bridge" : ""}
-      </p>
+      )}
     </section>
   );
 }

@@ -10,31 +10,21 @@ from retinue.manager.domain.endpoints.model import RoutedEndpoint
 
 
 @dataclass(frozen=True, slots=True)
-class TableEndpoint:
-    """An endpoint with the ids of its tokens that were revoked and have not ended,
-    and how many routers share the limits of its replicas.
-    """
-
-    endpoint: RoutedEndpoint
-    revoked: tuple[str, ...] = ()
-    routers: int = 1
-
-
-@dataclass(frozen=True, slots=True)
 class EdgeTable:
     """All endpoints; `revision` 0 is the empty table before the first."""
 
     revision: int = 0
-    endpoints: Mapping[uuid.UUID, TableEndpoint] = field(default_factory=dict)
+    endpoints: Mapping[uuid.UUID, RoutedEndpoint] = field(default_factory=dict)
 
     def after(
         self, endpoints: Iterable[RoutedEndpoint], revoked: Mapping[uuid.UUID, tuple[str, ...]], routers: int
     ) -> EdgeTable:
         """Returns the table with these endpoints only: itself when nothing differs, the next revision otherwise."""
-        given = list(endpoints)
-        claimed = {host for found in given if not found.deleted for host in found.routing.hosts}
+        served = list(endpoints)
+        claimed = {host for endpoint in served if not endpoint.deleted for host in endpoint.routing.hosts}
         latest = {
-            found.id: TableEndpoint(_without(found, claimed), revoked.get(found.id, ()), routers) for found in given
+            endpoint.id: replace(_without(endpoint, claimed), revoked=revoked.get(endpoint.id, ()), routers=routers)
+            for endpoint in served
         }
         if self.revision and latest == self.endpoints:
             return self
@@ -53,11 +43,11 @@ def _without(endpoint: RoutedEndpoint, claimed: Set[str]) -> RoutedEndpoint:
 class TableChange:
     """A difference between two tables: endpoints that are new or changed, and those that are gone."""
 
-    changed: tuple[TableEndpoint, ...]
+    changed: tuple[RoutedEndpoint, ...]
     removed: tuple[uuid.UUID, ...]
 
 
 def difference(before: EdgeTable, after: EdgeTable) -> TableChange:
-    """Returns what makes one table of the other."""
-    changed = (found for key, found in after.endpoints.items() if before.endpoints.get(key) != found)
+    """Returns the change that makes `before` into `after`."""
+    changed = (endpoint for key, endpoint in after.endpoints.items() if before.endpoints.get(key) != endpoint)
     return TableChange(tuple(changed), tuple(key for key in before.endpoints if key not in after.endpoints))

@@ -5,21 +5,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
 
 from retinue.agent.kernel.python_runtime import build_runtime
-from retinue.client.aio import Client
 from retinue.client.errors import FailedPrecondition, InvalidRequest, NotFound, Unavailable
 from retinue.client.kernel.code import Code, gathered
-from retinue.client.sessions import Session
-from retinue.devtools.cluster import Cluster
 from retinue.types.v1 import code_pb2
 from tests.support.eventually import NEVER, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from retinue.client.aio import Client
+    from retinue.client.sessions import Session
+    from retinue.devtools.cluster import Cluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

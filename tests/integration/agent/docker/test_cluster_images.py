@@ -8,7 +8,6 @@ import asyncio
 import io
 import tarfile
 from contextlib import aclosing
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,6 +23,7 @@ from tests.support.eventually import NEVER, eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
 
     from retinue.client.aio import Session
     from tests.integration.agent.docker.cluster import DockerCluster

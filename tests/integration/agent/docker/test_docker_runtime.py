@@ -19,11 +19,12 @@ from retinue.agent.runtimes import Runtimes
 from tests.integration.agent.docker.containers import contract
 from tests.integration.agent.docker.engine import IMAGE, TestEngine
 from tests.integration.agent.opened import HOSTS
-from tests.integration.agent.runtime.conftest import Contract
 from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.integration.agent.runtime.conftest import Contract
 
 __all__ = ["contract"]
 

@@ -16,11 +16,12 @@ from tests.integration.agent.docker.engine import IMAGE, TestEngine
 from tests.integration.agent.foreign_files import FOUND, OWNER, SCRIPT, made_by, make_files
 from tests.integration.agent.opened import HOSTS
 from tests.integration.agent.runtime.beside import ran
-from tests.integration.agent.runtime.conftest import Contract
 from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.integration.agent.runtime.conftest import Contract
 
 __all__ = ["contract"]
 

@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import subprocess
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -21,6 +20,7 @@ from tests.support.eventually import NEVER, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     Start = Callable[..., "Run"]
 

@@ -8,9 +8,9 @@ from retinue.agent.attempts import Phase
 from retinue.agent.conditions import Conditions
 from retinue.agent.process.runtime import ProcessRuntime
 from retinue.agent.process.sandboxes import Kernels
-from retinue.agent.runtime import killed
-from retinue.agent.runtime.killed import MESSAGE, Killed
+from retinue.agent.runtime import unkillable
 from retinue.agent.runtime.options import Shared
+from retinue.agent.runtime.unkillable import MESSAGE, KilledAttempts
 from retinue.rpc.core.reasons import AgentConditionType
 from tests.integration.agent.opened import HOSTS
 from tests.integration.agent.process.kernels import spec
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 async def test_what_does_not_end_is_reported_and_killed_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("UNKILLABLE_AFTER", 0.2), ("FIRST_PAUSE", 0.05), ("MAX_PAUSE", 0.1), ("INTERVAL", 0.02)):
-        monkeypatch.setattr(killed, name, value)
+        monkeypatch.setattr(unkillable, name, value)
     kills: list[str] = []
     kill = Kernels.kill
 
@@ -57,7 +57,7 @@ async def test_what_does_not_end_is_reported_and_killed_again(place: Place, monk
 def test_pauses_between_kills_grow() -> None:
     now = 0.0
     conditions = Conditions()
-    attempts = Killed(conditions, "PROCESS", lambda: now)
+    attempts = KilledAttempts(conditions, "PROCESS", lambda: now)
     attempts.begin("a.1")
     times = []
     while now < 300:
@@ -73,7 +73,7 @@ def test_pauses_between_kills_grow() -> None:
 def test_what_is_paused_is_no_defect_of_the_node() -> None:
     now, paused = 0.0, {"a.1"}
     conditions = Conditions()
-    attempts = Killed(conditions, "DOCKER", lambda: now, paused.__contains__)
+    attempts = KilledAttempts(conditions, "DOCKER", lambda: now, paused.__contains__)
     attempts.begin("a.1")
     attempts.begin("b.1")
     now = 100.0

@@ -8,14 +8,18 @@ import contextlib
 import secrets
 import socket
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from retinue.agent.network import namespaces
 from retinue.devtools.cluster import AGENT_PORT, Cluster
-from retinue.devtools.nodes import Node
 from tests.integration.agent.network.nodes import inside, run
 from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from retinue.devtools.nodes import Node
 
 PUBLIC = "198.51.100.7"
 FORBIDDEN = "forbidden"

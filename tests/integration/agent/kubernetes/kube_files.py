@@ -8,13 +8,13 @@ import json
 import os
 import subprocess
 import tarfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.integration.agent.docker.engine import BUSYBOX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 NAMESPACE = "retinue-kernels"
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 from lightkube.core.generic_client import GenericAsyncClient
-from lightkube.resources.core_v1 import Pod
 
 from retinue.agent.attempts import Mount, Owner, Phase, PullPolicy
 from retinue.agent.docker.core.image_labels import CORE_VARIABLES, MIN_SLOTS, SERVICE_PORTS
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from httpx2 import Request
+    from lightkube.resources.core_v1 import Pod
 
     from retinue.agent.kubernetes.core.pod_state import PodState
     from tests.integration.agent.kubernetes.conftest import KubePods

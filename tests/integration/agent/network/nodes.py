@@ -15,15 +15,17 @@ import subprocess
 import sys
 import tempfile
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from retinue.agent.network import namespaces
 from retinue.agent.network.core.topology import VXLAN_PORT, Member, Network
 from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
 REPOSITORY = Path(__file__).parents[4]
 Result = TypeVar("Result")

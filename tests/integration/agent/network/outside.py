@@ -6,13 +6,16 @@ import contextlib
 import secrets
 import socket
 import struct
-from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from retinue.agent.network import namespaces
 from tests.integration.agent.network.nodes import Node, Tap, inside, namespace, run, worker
 from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Sequence
 
 NODE_OUTSIDE, ROUTER = "203.0.113.1", "203.0.113.2"
 PUBLIC, OTHER_PUBLIC, PRIVATE, METADATA = "198.51.100.7", "198.51.100.8", "10.9.9.9", "169.254.169.254"

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from tests.integration.agent.network.nodes import Node, inside
-from tests.integration.agent.network.outside import Outgoer
 from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.integration.agent.network.outside import Outgoer
 
 PORT = 8000
 UNDERLAY = "192.0.2.1"

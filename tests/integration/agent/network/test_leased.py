@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,6 +15,9 @@ from tests.integration.agent.network.nodes import Node, WorkerError, inside
 from tests.integration.agent.network.outside import NEIGHBOUR, NODE_OUTSIDE, ROUTER, Outgoer, outgoer, world
 from tests.integration.agent.network.ports import PORT, UNDERLAY, published, refused, talk
 from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 LOOPBACK = "127.0.0.1"
 

@@ -6,10 +6,10 @@ import asyncio
 import os
 import secrets
 import uuid
-from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -27,6 +27,9 @@ from tests.integration.agent.network.nodes import (
     worker,
 )
 from tests.support.eventually import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

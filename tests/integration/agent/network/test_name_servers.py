@@ -7,8 +7,7 @@ import secrets
 import socket
 import struct
 import subprocess
-from collections.abc import Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,6 +16,10 @@ from retinue.agent.network.name_servers import resolver_text
 from retinue.devtools import nodes
 from retinue.rpc import network_namespaces
 from tests.integration.agent.network.nodes import Tap
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 SERVER = "127.0.0.9"
 NODE = f"rt-test-names-{secrets.token_hex(4)}"

@@ -5,14 +5,16 @@ firewalls have them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.integration.agent.network.nodes import Cluster, Node, WorkerError, run, switched_nodes
 from tests.support.eventually import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.integration.agent.network.nodes import Cluster, Node, WorkerError, exchange, run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

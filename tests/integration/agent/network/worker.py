@@ -6,10 +6,9 @@ import asyncio
 import json
 import os
 import sys
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from retinue.agent.network.core.topology import Member, Network
 from retinue.agent.network.errors import NetworkError
@@ -17,6 +16,9 @@ from retinue.agent.network.name_servers import NameServers
 from retinue.agent.network.namespaces import opened
 from retinue.agent.network.node import NodeNetworks
 from retinue.agent.network.underlay import find_uplink, moved_from
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
 
 RESOLVER = "resolv.conf"
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from retinue.agent.probes.core import machine
-from retinue.agent.settings import Settings
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.types.v1 import probe_pb2, terminal_pb2
 from tests.integration.agent.manager_side import Conversation, attempt
@@ -22,6 +21,7 @@ from tests.support.eventually import NEVER, eventually
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from retinue.agent.settings import Settings
     from tests.integration.agent.conftest import Agent
 
 K1 = "11111111-0000-4000-8000-000000000001"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import grpc
 import pytest
@@ -17,6 +16,9 @@ from retinue.agent.errors import PortClosedError
 from retinue.agent.probes.core.machine import Answer
 from retinue.agent.probes.questions import ask
 from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

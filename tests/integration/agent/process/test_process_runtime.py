@@ -295,6 +295,26 @@ async def test_names_of_programs_are_where_the_command_looks(backends: Backends)
     await backend.remove("k.1")
 
 
+async def test_the_program_of_tasks_comes_before_those_of_the_node(backends: Backends) -> None:
+    """A node may have Slurm's own, which look for a cluster that the kernel is not in."""
+    shown = Path("/srv") / f"{backends.place.agent_id}-slurm"
+    shown.mkdir()
+    other = shown / "several-names"
+    other.write_text("#!/bin/sh\necho other\n")
+    other.chmod(0o755)
+    (shown / "srun").write_text(other.read_text())
+    (shown / "srun").chmod(0o755)
+    (shown / "scontrol").symlink_to("several-names")
+    try:
+        await backends.open(shown=(shown,))
+        environment = {"PATH": f"{shown}:/usr/bin:/bin"}
+        script = "srun -n1 echo step; scontrol show hostnames node1; several-names"
+        observed, output = await backends.ran(spec("k", "sh", "-c", script, environment=environment))
+        assert (observed.exit_code, output) == (0, "step\nnode1\nother\n")
+    finally:
+        shutil.rmtree(shown)
+
+
 @pytest.mark.parametrize("step", ["confinement", "enter"])
 async def test_a_command_that_the_node_cannot_start_is_no_defect_of_the_agent(
     backends: Backends, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
@@ -315,6 +335,32 @@ async def test_a_command_that_the_node_cannot_start_is_no_defect_of_the_agent(
     await backend.remove("k.1")
 
 
+@pytest.mark.parametrize("next_step", ["create", "decline"])
+@pytest.mark.parametrize("point", ["record.add", "record.write_copy"])
+async def test_a_first_record_whose_answer_was_lost_is_replaced(
+    backends: Backends, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str, next_step: str
+) -> None:
+    backend = await backends.open()
+    monkeypatch.setattr(failpoints, "active", failpoints.Failpoints(tmp_path))
+    armed = tmp_path / "armed" / f"{point}=lost"
+    armed.touch()
+    wanted = spec("k", "sleep", "1000")
+    with pytest.raises(OSError, match="its answer lost"):
+        await backend.prepare(wanted, HOSTS)
+    assert not armed.exists()
+    assert backend.observe() == {}
+    if next_step == "create":
+        await backend.prepare(wanted, HOSTS)
+        await backends.until("k.1", Phase.CREATED)
+        await backend.kill("k.1")
+        await backends.until("k.1", Phase.FAILED)
+    else:
+        await backend.decline(wanted, Phase.EXITED, "STOPPED", "it was to be stopped before it was created")
+        await backends.until("k.1", Phase.EXITED)
+    await backend.remove("k.1")
+    assert os.listdir(backends.place.directory / "state" / "attempts") == ["removed"]
+
+
 @pytest.mark.parametrize(
     "point",
     [
@@ -333,6 +379,21 @@ async def test_an_end_whose_record_is_cancelled_by_nobody_is_recorded(
     await backends.until("k.1", Phase.EXITED)
     assert not armed.exists()
     await backend.remove("k.1")
+
+
+async def test_a_start_that_is_cancelled_by_nobody_fails(
+    backends: Backends, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = await backends.open()
+    monkeypatch.setattr(failpoints, "active", failpoints.Failpoints(tmp_path))
+    armed = tmp_path / "armed" / "thread@agent.process.runtime.ProcessRuntime._start=cancel"
+    armed.touch()
+    await backend.prepare(spec("k", "sleep", "1000"), HOSTS)
+    assert not armed.exists()
+    observed = await backends.until("k.1", Phase.FAILED)
+    assert "nothing asked for that" in observed.message
+    await backend.remove("k.1")
+    assert os.listdir(backends.place.directory / "state" / "attempts") == ["removed"]
 
 
 async def test_a_kernel_whose_work_directory_is_gone_says_so(backends: Backends) -> None:

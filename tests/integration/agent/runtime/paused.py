@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from retinue.agent.host.cgroups import MOUNT, Cgroups, is_unified
@@ -12,6 +11,7 @@ from tests.support.eventually import eventually, eventually_blocking
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
+    from pathlib import Path
 
     from tests.integration.agent.runtime.conftest import Contract
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from retinue.agent.settings import Settings
-from retinue.agent.state.exclusive import InUseError, exclusive, lock
+from retinue.agent.state.exclusive import InUseError, lock
 from retinue.agent.v1 import agent_service_pb2 as pb
 from tests.integration.agent.agent_process import AgentProcess
 from tests.integration.agent.manager_side import attempt
@@ -20,6 +19,7 @@ from tests.integration.agent.manager_side import attempt
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from retinue.agent.settings import Settings
     from tests.integration.agent.manager_side import Manager
 
 
@@ -63,8 +63,10 @@ def test_a_lock_ends_with_the_process_that_has_it(tmp_path: Path) -> None:
 
     asyncio.run(other())
     before = os.listdir("/proc/self/fd")
-    with exclusive(tmp_path, "taken", timeout=0), pytest.raises(InUseError, match="taken"):
+    locked = lock(tmp_path, "taken", timeout=0)
+    with pytest.raises(InUseError, match="taken"):
         lock(tmp_path, "taken", timeout=0)
+    os.close(locked)
     # Neither has left a descriptor.
     assert len(os.listdir("/proc/self/fd")) == len(before)
     descriptor = os.open(tmp_path, os.O_RDONLY)

@@ -14,7 +14,6 @@ import pytest
 from retinue.agent.conditions import Conditions
 from retinue.agent.host import syscalls
 from retinue.agent.runtime.attempt_records import Record, Records
-from retinue.agent.settings import Settings
 from retinue.agent.state.disk import RESERVE, Disk
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.rpc.core.reasons import AgentConditionType
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from retinue.agent.settings import Settings
     from tests.integration.agent.conftest import Agent, Place
     from tests.integration.agent.manager_side import Conversation
 

@@ -7,8 +7,6 @@ import tarfile
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import pytest
-
 from retinue.agent.attempts import Mount, Phase, PullPolicy
 from retinue.agent.vm import images
 from tests.integration.agent.docker.engine import IMAGE
@@ -16,6 +14,8 @@ from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
     from tests.integration.agent.docker.engine import TestEngine
     from tests.integration.agent.vm.conftest import Vms

@@ -287,6 +287,9 @@ async def test_whom_the_files_of_a_user_belong_to(retinue: Program) -> None:
         assert "1500:1501" in (await retinue("users", "ls", "-o", "wide")).out
         assert "7:8" in (await retinue("users", "update", "cli-ida", "--file-owner", "7:8")).out
         assert "7:8" not in (await retinue("users", "update", "cli-ida", "--file-owner", "none")).out
+        assert "admin" in (await retinue("users", "update", "cli-ida", "--role", "admin")).out
+        assert "admin" not in (await retinue("users", "update", "cli-ida", "--role", "user")).out
+        assert "give --role or --file-owner" in (await retinue("users", "update", "cli-ida")).err
         for wrong in ("7", "0:0", "0:7", "7:0", f"7:{2**31}", "ann:users"):
             answer = await retinue("users", "update", "cli-ida", "--file-owner", wrong)
             assert (answer.code, "must be UID:GID" in answer.err) == (2, True), answer.err

@@ -13,11 +13,14 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from retinue.client import Client, RetinueError, Settings
 from retinue.client.settings import resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SECONDS = 60.0
 """How long a child may take: far more than it does."""

@@ -7,9 +7,12 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from retinue.client import Client, aio
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 LASTING = ["sh", "-c", "echo on; exec sleep infinity"]
 STREAMS = ("logs", "attach", "code", "watch")

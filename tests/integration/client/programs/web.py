@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from retinue.client import Client, RetinueError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
 CLIENT = Client.from_settings()
 if os.environ.get("CALL_FIRST"):

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 import pytest
@@ -17,6 +15,10 @@ from retinue.manager.agent_rpc.dialer import Dialer, Purpose
 from retinue.manager.agent_rpc.relay import AgentUnavailableError, AttemptLocation, Forwarder
 from retinue.rpc import failpoints
 from retinue.types.v1 import terminal_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

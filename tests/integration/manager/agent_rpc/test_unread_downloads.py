@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 import pytest
@@ -17,6 +16,9 @@ from retinue.manager.agent_rpc.dialer import OPTIONS, Dialer, Purpose
 from retinue.manager.agent_rpc.relay import AttemptLocation, Forwarder
 from retinue.types.v1 import file_pb2
 from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -56,6 +58,7 @@ class PlainDialer(Dialer):
         yield self.channel
 
 
+@pytest.mark.attack("slow-readers")
 async def test_an_unread_download_stands_still_at_the_agent() -> None:
     made: Any = Agent
     server, agent = grpc.aio.server(), made()

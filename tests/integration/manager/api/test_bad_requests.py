@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
@@ -21,6 +20,9 @@ from retinue.manager.v1 import fleet_service_pb2 as fl
 from retinue.manager.v1 import scheduling_policy_pb2 as sp
 from tests.integration.manager.rig import Service, bearer, failure, served
 from tests.support.databases import Postgres, fresh_database
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -68,6 +70,8 @@ CASES: list[tuple[str, Any, list[str]]] = [
     ),
     ("SetMembership", ac.SetMembershipRequest(user="ada", project="default", role=UNKNOWN), ["role"]),
     ("SetMembership", ac.SetMembershipRequest(user="ada", project="default"), ["role"]),
+    ("SetUserRole", ac.SetUserRoleRequest(user="ada", role=UNKNOWN), ["role"]),
+    ("SetUserRole", ac.SetUserRoleRequest(user="ada"), ["role"]),
     ("UpdateResourceGroup", changed("egress"), ["resource_group.egress"]),
     ("CreateToken", ac.CreateTokenRequest(description="x" * 257), ["description"]),
     ("CreateToken", ac.CreateTokenRequest(description="a\x1b[2J"), ["description"]),
@@ -104,6 +108,18 @@ CASES: list[tuple[str, Any, list[str]]] = [
     ("ListAuditRecords", ac.ListAuditRecordsRequest(start_time=Timestamp(nanos=-1)), ["start_time"]),
     ("ListAuditRecords", ac.ListAuditRecordsRequest(end_time=Timestamp(seconds=1 << 60)), ["end_time"]),
     ("ListOrphans", fl.ListOrphansRequest(page_size=-1), ["page_size"]),
+    ("ListShareHistories", fl.ListShareHistoriesRequest(page_size=-1), ["page_size"]),
+    ("ListShareHistories", fl.ListShareHistoriesRequest(page_token="AAAA"), ["page_token"]),  # no password
+    ("ListShareHistories", fl.ListShareHistoriesRequest(interval=Duration(seconds=3599)), ["interval"]),
+    ("ListShareHistories", fl.ListShareHistoriesRequest(interval=Duration(seconds=5400)), ["interval"]),
+    ("ListShareHistories", fl.ListShareHistoriesRequest(interval=Duration(seconds=32 * 86400)), ["interval"]),
+    ("ListShareHistories", fl.ListShareHistoriesRequest(start_time=Timestamp(seconds=0)), ["interval"]),
+    ("ListShareHistories", fl.ListShareHistoriesRequest(start_time=Timestamp(seconds=1 << 33)), ["start_time"]),
+    (
+        "ListShareHistories",
+        fl.ListShareHistoriesRequest(start_time=Timestamp(nanos=-1), end_time=Timestamp(seconds=1 << 60)),
+        ["end_time", "start_time"],
+    ),
     ("ListRouters", fl.ListRoutersRequest(page_size=-1), ["page_size"]),
     ("EndOrphans", fl.EndOrphansRequest(agent="n1", attempt_ids=["x", "y.1"]), ["attempt_ids[0]", "attempt_ids[1]"]),
     ("EndOrphans", fl.EndOrphansRequest(attempt_ids=["x"] * 501), ["attempt_ids"]),

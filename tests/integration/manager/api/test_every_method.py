@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import ssl
-from collections.abc import AsyncIterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
@@ -17,12 +17,16 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from sqlalchemy import text
 
 from retinue.manager.identity.tokens import hash_secret
-from retinue.manager.server import call_limits
+from retinue.manager.server import call_limits, interceptors
 from retinue.manager.server.authorization import METHODS, Access
+from retinue.manager.server.wrong_tokens import WrongTokens
 from retinue.manager.store.fleet import agents
 from retinue.manager.v1 import account_service_pb2, enrollment_service_pb2
 from tests.integration.manager.rig import Service, bearer, taken_apart
 from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -32,6 +36,12 @@ LARGEST = 4 << 20
 ANNOUNCED = enrollment_service_pb2.AnnounceRequest(agent_id="n1").SerializeToString()
 # A field of which there is less than it says.
 CUT_SHORT = b"\x0a\xff\x01"
+
+
+@pytest.fixture(autouse=True)
+def many_wrong_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An address may send one for each method, of which there are more than it may send at once otherwise."""
+    monkeypatch.setattr(interceptors, "WrongTokens", functools.partial(WrongTokens, burst=10 * len(METHODS)))
 
 
 @pytest_asyncio.fixture(loop_scope="session")

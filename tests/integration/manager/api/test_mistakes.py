@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import grpc.aio
 import pytest
 import pytest_asyncio
 
@@ -20,6 +18,11 @@ from retinue.manager.v1 import (
 )
 from retinue.manager.v1 import session_service_pb2 as pb
 from tests.integration.manager.rig import Service, bearer, failure
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    import grpc.aio
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from retinue.client.aio import Client, UsageError
-from tests.integration.manager.rig import Service
+
+if TYPE_CHECKING:
+    from tests.integration.manager.rig import Service
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

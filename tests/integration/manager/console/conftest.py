@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-import grpc.aio
 import pytest_asyncio
 
 from retinue.manager.agent_rpc.relay import Forwarder
@@ -22,6 +20,12 @@ from retinue.manager.server.authentication import Authenticator
 from retinue.manager.server.calls import Browsers
 from tests.integration.manager.console.page import Page
 from tests.integration.manager.rig import Service, now, served
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    import grpc.aio
 
 DOMAIN = "apps.example.org"
 

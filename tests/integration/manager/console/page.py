@@ -8,13 +8,15 @@ import itertools
 import json
 import ssl
 import struct
-from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 
 from tests.integration.sessions.web import Loopback
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
 
 PROTOCOL = "retinue.grpc.v1"
 CALL = "application/grpc-web+proto"

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from retinue.manager.console.logins import LOG_IN
 from retinue.manager.identity.tokens import CONSOLE_TICKET_PREFIX, TOKEN_PREFIX, new_secret
 from retinue.manager.v1 import account_service_pb2 as pb
 from retinue.manager.v1 import account_service_pb2_grpc
-from tests.integration.manager.console.conftest import Served
 from tests.integration.manager.console.page import ACCOUNTS
 from tests.integration.manager.rig import bearer
+
+if TYPE_CHECKING:
+    from tests.integration.manager.console.conftest import Served
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

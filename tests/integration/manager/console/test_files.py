@@ -6,13 +6,16 @@ import asyncio
 import gzip
 import os
 import socket
+from typing import TYPE_CHECKING
 
 import pytest
 
 from retinue.manager.console.core import documents
 from retinue.manager.gateway import sockets
-from tests.integration.manager.console.conftest import Served
 from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from tests.integration.manager.console.conftest import Served
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

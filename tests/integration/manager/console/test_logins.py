@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -17,10 +17,12 @@ from retinue.manager.identity.tokens import CONSOLE_TICKET_PREFIX, TOKEN_PREFIX,
 from retinue.manager.store import retention
 from retinue.manager.v1 import account_service_pb2 as pb
 from retinue.manager.v1 import account_service_pb2_grpc
-from tests.integration.manager.console.conftest import Served
 from tests.integration.manager.console.page import SESSIONS, ended
 from tests.integration.manager.rig import Service, bearer, failure
 from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from tests.integration.manager.console.conftest import Served
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import struct
+from typing import TYPE_CHECKING
 
 import aiohttp
 import pytest
@@ -15,8 +16,10 @@ from retinue.manager.console.core import limits
 from retinue.manager.console.core.limits import MAX_SOCKETS, MAX_TRIES_OF_ADDRESS
 from retinue.manager.identity.tokens import TOKEN_PREFIX, new_secret
 from retinue.manager.server.wrong_tokens import BURST, WrongTokens
-from tests.integration.manager.console.conftest import Served
 from tests.integration.manager.console.page import ACCOUNTS, CALL, SESSIONS, Page, ended
+
+if TYPE_CHECKING:
+    from tests.integration.manager.console.conftest import Served
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

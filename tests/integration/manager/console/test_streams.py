@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import pytest
 from aiohttp import WSMsgType
@@ -15,10 +15,14 @@ from retinue.manager.v1 import kernel_service_pb2, session_pb2, session_service_
 from retinue.manager.v1 import session_service_pb2 as pb
 from retinue.manager.v1.journal_position_pb2 import JournalPosition
 from retinue.types.v1 import terminal_pb2
-from tests.integration.manager.console.conftest import Served
 from tests.integration.manager.console.page import ACCOUNTS, SESSIONS, abort, ended, stalled
 from tests.integration.manager.rig import Service, bearer
 from tests.support.eventually import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.integration.manager.console.conftest import Served
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -7,19 +7,23 @@ import base64
 import contextlib
 import os
 import struct
-from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
 
-from retinue.client.aio import Client
-from retinue.client.sessions import Session
-from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import kernel_service_pb2 as pb
 from retinue.types.v1 import terminal_pb2
 from tests.integration.manager.console.page import PROTOCOL, Page, abort, ended, stalled
 from tests.support.eventually import NEVER, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from retinue.client.aio import Client
+    from retinue.client.sessions import Session
+    from retinue.devtools.cluster import Cluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from sqlalchemy import text
 
@@ -13,11 +15,13 @@ from retinue.manager.controllers.deadlines import DatabaseClock
 from retinue.manager.scheduling.strategies import PENDING_TIMEOUT_SECONDS
 from retinue.manager.store.leadership.leadership import NotLeader
 from retinue.manager.store.leadership.lease import boot_time
-from retinue.manager.store.placement.bounds import read_clock
-from retinue.manager.store.postgres.database import Database
+from retinue.manager.store.placement.deadlines import read_clock
 from tests.integration.manager.reporting_node import TERM
 from tests.support.databases import Postgres, fresh_database
 from tests.vectors.store_vectors import node_with, submit
+
+if TYPE_CHECKING:
+    from retinue.manager.store.postgres.database import Database
 
 HOUR = 3600.0
 TIMES = ("schedule_time", "pull_time", "state_time", "start_time", "expire_time", "next_try_time", "end_time")

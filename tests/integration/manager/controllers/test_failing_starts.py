@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import datetime as dt
-import uuid
+from typing import TYPE_CHECKING
 
 from sqlalchemy import text
 
 from retinue.manager.controllers import deadlines
-from retinue.manager.controllers.deadlines import LateStart
 from retinue.manager.dispatch.reports import Reports
 from retinue.manager.domain.reasons import ConditionType
 from retinue.manager.domain.session.attempts import AttemptStatus, FailingStep, NodeReport, Step
 from retinue.manager.domain.session.events import Condition, ReasonChanged, parse_conditions, parse_event
 from retinue.manager.domain.session.states import Observed
-from retinue.manager.store.postgres.database import Database
 from tests.integration.manager.reporting_node import TERM, Node
 from tests.support.databases import Postgres, fresh_database
 from tests.support.stepped_scheduler import SteppedScheduler
 from tests.vectors.store_vectors import node_with, submit
+
+if TYPE_CHECKING:
+    import uuid
+
+    from retinue.manager.controllers.deadlines import LateStart
+    from retinue.manager.store.postgres.database import Database
 
 
 async def one(database: Database, query: str, **parameters: object) -> object:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
+from typing import TYPE_CHECKING
 
 import pytest
 from prometheus_client import REGISTRY
@@ -15,9 +16,11 @@ from retinue.manager.domain.session.spec import KernelSpec, SessionSpec
 from retinue.manager.domain.session.states import SessionType
 from retinue.manager.session.drafts import draft
 from retinue.manager.session.submit import create_many
-from retinue.manager.store.postgres.database import Database
 from tests.integration.manager.reporting_node import enrol
 from tests.support.eventually import eventually
+
+if TYPE_CHECKING:
+    from retinue.manager.store.postgres.database import Database
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

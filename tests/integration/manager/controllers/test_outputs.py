@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
-from collections.abc import AsyncIterator
 from functools import partial
+from typing import TYPE_CHECKING
 
-import pytest
 from sqlalchemy import text
 
-from retinue.manager.agent_rpc.dialer import Dialer
 from retinue.manager.agent_rpc.output import Piece, Span
 from retinue.manager.agent_rpc.relay import AgentUnavailableError, AttemptLocation, Forwarder
 from retinue.manager.controllers import log_collector
 from retinue.manager.controllers.log_collector import OutputCollector
-from retinue.manager.store.postgres.database import Database
 from tests.integration.manager.leading import FakeAgent, PlainDialer, count, leading
 from tests.integration.manager.reporting_node import TERM
 from tests.integration.manager.rows import submit
 from tests.support.eventually import NEVER, eventually
+
+if TYPE_CHECKING:
+    import uuid
+    from collections.abc import AsyncIterator
+
+    import pytest
+
+    from retinue.manager.agent_rpc.dialer import Dialer
+    from retinue.manager.store.postgres.database import Database
 
 
 async def await_output(database: Database, session_id: uuid.UUID) -> None:

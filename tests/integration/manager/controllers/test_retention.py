@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import datetime as dt
 import uuid
+from typing import TYPE_CHECKING
 
 import pytest
 from sqlalchemy import text
@@ -18,10 +19,12 @@ from retinue.manager.session.drafts import draft
 from retinue.manager.session.submit import create_many
 from retinue.manager.store import retention
 from retinue.manager.store.journal.journal_tail import JournalTail
-from retinue.manager.store.postgres.database import Database
 from tests.integration.manager.leading import PATIENT, PlainDialer
 from tests.integration.manager.reporting_node import TERM
 from tests.support.eventually import eventually
+
+if TYPE_CHECKING:
+    from retinue.manager.store.postgres.database import Database
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -8,8 +8,7 @@ import asyncio
 import datetime as dt
 import itertools
 import uuid
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import text
@@ -27,14 +26,19 @@ from retinue.manager.session.drafts import draft
 from retinue.manager.session.submit import create_many
 from retinue.manager.session.transaction import load_for_update, save, terminate
 from retinue.manager.store.fleet import agents, nodes
-from retinue.manager.store.placement import bounds, ledger
-from retinue.manager.store.postgres.database import Database
+from retinue.manager.store.placement import deadlines as store_deadlines
+from retinue.manager.store.placement import ledger
 from retinue.manager.store.postgres.recordset import fetched
 from retinue.manager.store.sessions import conditions
 from tests.integration.manager.reporting_node import TERM, Node, enrol
 from tests.integration.manager.scheduler.world import check_claims
 from tests.support.controllers import Controller, Link, controller_of
 from tests.support.stepped_scheduler import SteppedScheduler
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from retinue.manager.store.postgres.database import Database
 
 STATES = ("JOINING", "ALIVE", "SUSPECT", "LOST")
 AGENTS = {
@@ -155,15 +159,15 @@ async def test_every_stranded_combination_is_acted_on(database: Database) -> Non
     assert stages == {"running", "retried", "stopping", "requeued", "preparing", "scheduled", "cancelled"}
     assert len(before) == len(stages) * len(AGENTS)
     async with database.transaction() as tx:
-        stranded = {(item.kernel_id, item.epoch) for item in await bounds.read_stranded(tx)}
+        overdue = {(item.kernel_id, item.epoch) for item in await store_deadlines.read_overdue(tx)}
         judged = set(await nodes.read_targets(tx))
     for key, row in before.items():
         acts = controller(row)
-        assert (key in stranded) == (acts is Controller.STRANDED), row
+        assert (key in overdue) == (acts is Controller.STRANDED), row
         assert acts is Controller.STRANDED or row["agent_id"] in judged, row
     await world.enforce()
     left = await world.live()
-    assert left.keys() == before.keys() - stranded
+    assert left.keys() == before.keys() - overdue
     # No agent is heard: silence makes the others lost too.
     for name in judged:
         await world.reports.liveness_changed(name, AgentState.LOST, None)
@@ -206,15 +210,18 @@ async def test_a_revoked_node_comes_back_only_once_what_it_ran_is_given_up(datab
 
 
 async def test_when_an_agent_was_heard_is_kept(database: Database) -> None:
-    await enrol(database, ["heard", "silent"])
+    await enrol(database, ["heard", "silent", "lost"])
     async with database.transaction() as tx:
-        await tx.execute(text("UPDATE agent SET heartbeat_time = now() - interval '1 hour'"))
-        await nodes.record_heard(tx, {"heard": 7.0})
+        await tx.execute(text("UPDATE agent SET state = 'ALIVE', heartbeat_time = now() - interval '2 hours'"))
+        await nodes.record_state(tx, "lost", AgentState.LOST, None)
+        # The term before heard all that were alive, and ended.
+        ended = await tx.execute(text("SELECT now() - interval '1 hour'"))
+        await nodes.keep_heard(tx, ended.scalar_one())
         for name, silence in (("heard", 7.0), ("silent", None)):
             await nodes.record_state(tx, name, AgentState.LOST, silence)
         rows = await tx.execute(text("SELECT id, extract(epoch FROM now() - heartbeat_time)::int AS ago FROM agent"))
         # That nothing was heard in this term does not make it the term's beginning.
-        assert {row.id: row.ago for row in rows} == {"heard": 7, "silent": 3600}
+        assert {row.id: row.ago for row in rows} == {"heard": 7, "silent": 3600, "lost": 7200}
 
 
 @pytest.mark.parametrize("state", [*STATES, "revoked"])

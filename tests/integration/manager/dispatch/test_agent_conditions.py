@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import uuid
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import text
@@ -13,12 +12,16 @@ from retinue.manager.dispatch.reports import Reports
 from retinue.manager.domain.scheduling.records import AgentState, LossHold
 from retinue.manager.domain.session.attempts import NodeCondition
 from retinue.manager.store.fleet import agents, nodes
-from retinue.manager.store.placement import bounds
-from retinue.manager.store.postgres.database import Database
+from retinue.manager.store.placement import deadlines
 from retinue.rpc.core.reasons import AgentConditionReason
 from tests.integration.manager.reporting_node import TERM, Node
 from tests.integration.manager.rows import execute, states, submit
 from tests.integration.manager.scheduled_nodes import before_the_commit, roomy_node
+
+if TYPE_CHECKING:
+    import uuid
+
+    from retinue.manager.store.postgres.database import Database
 
 FULL = NodeCondition("DISK_FULL", "STATE", "no space left")
 DAMAGED = NodeCondition("STATE_DAMAGED", message="term")
@@ -102,7 +105,7 @@ async def test_a_held_loss_is_kept_for_the_next_leader_and_gives_nothing_up(data
 
     async def late() -> list[uuid.UUID]:
         async with database.transaction() as tx:
-            return await bounds.read_late_starts(tx)
+            return await deadlines.read_late_starts(tx)
 
     async with roomy_node(database) as (node, scheduler):
         session = await submit(database, "ann", "starts")
@@ -117,7 +120,7 @@ async def test_a_held_loss_is_kept_for_the_next_leader_and_gives_nothing_up(data
         async with database.transaction() as tx:
             (condition,) = (await tx.execute(text("SELECT found_conditions FROM agent"))).scalar_one()
             assert await agents.held_in(tx, "default") == ["n0"]
-            assert await bounds.read_stranded(tx) == []
+            assert await deadlines.read_overdue(tx) == []
         assert (condition["type"], condition["blocks"]) == ("LOSS_HELD", True)
         await node.join()
         assert await hold() is LossHold.NONE

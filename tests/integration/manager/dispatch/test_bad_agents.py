@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import text
@@ -18,13 +17,17 @@ from retinue.manager.dispatch import agent_link
 from retinue.manager.dispatch.convert import Conditions, Message, Rejected, parse
 from retinue.manager.dispatch.reports import Reports
 from retinue.manager.domain.session.attempts import NodeFacts, NodeReport
-from retinue.manager.store.postgres.database import Database
 from tests.integration.manager.leading import FakeAgent, count, leading
 from tests.integration.manager.reporting_node import TERM, enrol
 from tests.integration.manager.rows import submit
 from tests.integration.manager.scheduled_nodes import committing
 from tests.support.eventually import eventually
 from tests.support.fuzz import Fuzz
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from retinue.manager.store.postgres.database import Database
 
 ODD_WELCOMES: tuple[dict[str, Any], ...] = (
     {"network_session_ids": ["not-a-uuid"]},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from typing import TYPE_CHECKING
 
 import pytest
 from sqlalchemy import text
@@ -15,11 +16,13 @@ from retinue.manager.domain.session.secrets import SessionSecrets
 from retinue.manager.domain.session.states import Observed
 from retinue.manager.store.placement import orphans
 from retinue.manager.store.postgres import cluster
-from retinue.manager.store.postgres.database import Database
 from tests.integration.manager.leading import FakeAgent, count, leading
 from tests.integration.manager.reporting_node import TERM, enrol
 from tests.integration.manager.rows import submit
 from tests.support.eventually import eventually
+
+if TYPE_CHECKING:
+    from retinue.manager.store.postgres.database import Database
 
 SESSION, KERNEL, OTHER = uuid.uuid4(), uuid.uuid4(), uuid.uuid4()
 

@@ -5,6 +5,7 @@ in the database.
 from __future__ import annotations
 
 import uuid
+from typing import TYPE_CHECKING
 
 from retinue.manager.dispatch.desired_state import published_port, read_desired
 from retinue.manager.domain.endpoints.model import AppProtocol
@@ -15,8 +16,10 @@ from retinue.manager.domain.session.secrets import SessionSecrets
 from retinue.manager.domain.session.spec import SessionSpec
 from retinue.manager.domain.session.states import Observed, SessionType
 from retinue.manager.store.endpoints import endpoint_replicas, endpoints
-from retinue.manager.store.postgres.database import Database
 from tests.integration.manager.scheduled_nodes import two_nodes
+
+if TYPE_CHECKING:
+    from retinue.manager.store.postgres.database import Database
 
 PROBE = Probe(ProbeKind.HTTP, path="/health")
 

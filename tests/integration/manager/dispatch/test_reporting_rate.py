@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 import pytest
 
 from retinue.manager.dispatch.reports import Reports
 from retinue.manager.domain.session.attempts import AttemptStatus, LayerReport, NodeCondition, NodeReport
 from retinue.manager.domain.session.states import Observed
-from retinue.manager.store.postgres.database import Database
 from tests.integration.manager.reporting_node import TERM, Node, enrol
 from tests.integration.manager.rows import execute, submit
 from tests.support.stepped_scheduler import SteppedScheduler
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from retinue.manager.store.postgres.database import Database
 
 REPORTS = 40
 

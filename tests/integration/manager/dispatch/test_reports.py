@@ -10,8 +10,7 @@ import datetime as dt
 import itertools
 import logging
 import uuid
-from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import text
@@ -38,7 +37,6 @@ from retinue.manager.domain.session.service_ports import ServicePortSpec
 from retinue.manager.domain.session.spec_views import SpecView
 from retinue.manager.domain.session.states import Observed
 from retinue.manager.idle.measurements import Measurements
-from retinue.manager.session.transaction import WorkingSet
 from retinue.manager.store.journal import journal
 from retinue.manager.store.postgres.database import Database, StoreConflict, Transaction
 from retinue.manager.store.sessions import sessions
@@ -49,6 +47,11 @@ from tests.integration.manager.rows import states, submit
 from tests.integration.manager.scheduled_nodes import two_nodes
 from tests.support.eventually import eventually
 from tests.support.stepped_scheduler import SteppedScheduler
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from retinue.manager.session.transaction import WorkingSet
 
 
 async def rows(database: Database, query: str) -> list[dict[str, Any]]:

@@ -5,8 +5,8 @@ listed and ended as before.
 from __future__ import annotations
 
 import itertools
-import uuid
 from functools import partial
+from typing import TYPE_CHECKING
 
 import pytest
 from psycopg.types.json import Jsonb
@@ -24,15 +24,19 @@ from retinue.manager.domain.session.spec_views import SpecView
 from retinue.manager.domain.session.state_machine import SessionMachine
 from retinue.manager.session.transaction import UnreadableSessionError, terminate
 from retinue.manager.store.fleet import agents, groups
-from retinue.manager.store.postgres.database import Database
-from retinue.manager.store.sessions import sessions
-from retinue.manager.store.sessions.sessions import Visibility
+from retinue.manager.store.sessions import listing, sessions
+from retinue.manager.store.sessions.visibility import Visibility
 from retinue.manager.v1 import fleet_service_pb2 as fleet_pb
 from retinue.manager.v1 import session_pb2 as pb
 from tests.integration.manager.leading import FakeAgent, count, leading
 from tests.integration.manager.reporting_node import TERM
 from tests.integration.manager.rows import states, submit
 from tests.support.eventually import eventually
+
+if TYPE_CHECKING:
+    import uuid
+
+    from retinue.manager.store.postgres.database import Database
 
 # What rolling upgrades, downgrades and damage make of a stored spec.
 SPECS = {
@@ -98,7 +102,7 @@ async def test_sessions_of_another_version_cost_themselves_only(database: Databa
             assert [condition.type for condition in shown.conditions] == ["UNREADABLE"], kind
             assert (shown.id, shown.owner, shown.state) == (str(session_id), "ann", pb.SESSION_STATE_RUNNING), kind
         async with database.transaction() as tx:
-            page, _ = await sessions.list_page(
+            page, _ = await listing.list_page(
                 tx,
                 Visibility(everything=True, owner=""),
                 terms=(),

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 import pytest_asyncio
 from sqlalchemy import text
 
 from tests.integration.manager.endpoints.controlled import TERM, Rig
-from tests.integration.manager.rig import Service
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.integration.manager.rig import Service
 
 
 @pytest_asyncio.fixture(loop_scope="session")

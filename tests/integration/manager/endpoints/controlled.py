@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import uuid
 from collections import Counter
-from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
-import grpc.aio
 from sqlalchemy import text
 
 from retinue.manager.domain.endpoints.model import RoutedEndpoint, Traffic
 from retinue.manager.domain.endpoints.states import ReplicaState
 from retinue.manager.endpoints.controller import EndpointController
-from retinue.manager.store.postgres.database import Transaction
 from retinue.manager.v1 import (
     account_service_pb2_grpc,
     endpoint_service_pb2_grpc,
@@ -25,6 +21,14 @@ from retinue.manager.v1 import endpoint_pb2 as epb
 from retinue.manager.v1 import endpoint_service_pb2 as pb
 from retinue.manager.v1 import session_pb2 as spb
 from tests.integration.manager.rig import Service, bearer
+
+if TYPE_CHECKING:
+    import uuid
+    from collections.abc import Iterable, Sequence
+
+    import grpc.aio
+
+    from retinue.manager.store.postgres.database import Transaction
 
 TERM = 1
 

@@ -10,7 +10,6 @@ import pytest
 from grpc import StatusCode as Code
 from sqlalchemy import text
 
-from retinue.manager.endpoints.routers.core.table import TableEndpoint
 from retinue.manager.endpoints.routers.messages import endpoint_message
 from retinue.manager.store.endpoints import endpoint_tokens
 from retinue.manager.v1 import endpoint_pb2 as epb
@@ -140,7 +139,7 @@ async def test_endpoints_that_cannot_be_read_say_so_and_can_be_deleted(rig: Rig)
     assert (2, "STARTING") in await rig.states("sound")
     assert {item.name for item in rig.routers.table.values()} == {*names.values(), "sound"}
     for item in rig.routers.table.values():
-        endpoint_message(TableEndpoint(item), "domain.test")
+        endpoint_message(item, "domain.test")
     # Nothing of them is needed to end them.
     for kind, name in names.items():
         deleted = (await rig.call("DeleteEndpoint", pb.DeleteEndpointRequest(endpoint=name))).endpoint

@@ -10,6 +10,7 @@ from dataclasses import replace
 import grpc
 import grpc.aio
 import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
 from sqlalchemy import text
 
 from retinue.manager.domain.endpoints.model import Traffic
@@ -145,6 +146,7 @@ async def test_who_sees_and_what_is_refused(rig: Rig) -> None:
         ("GetEndpoint", pb.GetEndpointRequest(endpoint="llm")),
         ("DeleteEndpoint", pb.DeleteEndpointRequest(endpoint=made.id)),
         ("ExplainEndpoint", pb.ExplainEndpointRequest(endpoint="default/llm")),
+        ("GetEndpointHistory", pb.GetEndpointHistoryRequest(endpoint=made.id)),
     ):
         assert (await failure(rig.call(method, message, "bob"))).reason == "NOT_FOUND"
     assert not (await rig.call("ListEndpoints", pb.ListEndpointsRequest(), "bob")).endpoints
@@ -254,6 +256,11 @@ async def test_a_manager_that_does_not_lead_says_who_does_and_what_is_stored(rig
         )
     assert refused.value.code() is Code.UNAVAILABLE
     assert "m2:7" in str(refused.value.details())
+    elsewhere = await failure(rig.call("GetEndpointHistory", pb.GetEndpointHistoryRequest(endpoint=made.id)))
+    assert elsewhere.code is Code.UNAVAILABLE
+    request = pb.GetEndpointHistoryRequest(endpoint=made.id, since_time=Timestamp(nanos=-1))
+    wrong = await failure(rig.call("GetEndpointHistory", request))
+    assert (wrong.code, wrong.reason) == (Code.INVALID_ARGUMENT, "INVALID_FIELD")
 
 
 async def test_an_endpoint_at_rest_is_read_again_when_anything_about_it_has_changed(rig: Rig) -> None:

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import AsyncIterator
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
@@ -16,10 +15,14 @@ from sqlalchemy import text
 from retinue.manager.domain.endpoints.model import EndpointTraffic, RoutedEndpoint, Traffic
 from retinue.manager.domain.endpoints.states import ReplicaState
 from retinue.manager.endpoints.controller import EndpointController
-from retinue.manager.store.postgres.database import Database, Transaction
 from retinue.manager.v1 import endpoint_pb2 as epb
 from retinue.manager.v1 import endpoint_service_pb2 as pb
 from tests.integration.manager.endpoints.controlled import TERM, Rig, revision, states_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from retinue.manager.store.postgres.database import Database, Transaction
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
@@ -11,6 +11,9 @@ from aiohttp import encode_basic_auth, web
 
 from retinue.manager.endpoints.queries import QueryReader
 from tests.support.eventually import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -10,6 +10,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.field_mask_pb2 import FieldMask
 from sqlalchemy import text
 
+from retinue.manager.domain.endpoints.history import Rates
 from retinue.manager.domain.endpoints.model import EndpointTraffic, RevisionTraffic, Traffic
 from retinue.manager.domain.session.attempts import AttemptUsage, UsageWatch
 from retinue.manager.endpoints.controller import EndpointController
@@ -113,6 +114,40 @@ async def test_load_that_routers_report_makes_replicas(rig: Rig) -> None:
     assert explained.endpoint.target == 5
     (metric,) = explained.changes[0].metrics
     assert (metric.name, metric.target, metric.value, metric.recommendation) == ("concurrency", "8", "48", 6)
+
+
+async def test_what_is_measured_is_sampled_once_a_minute(rig: Rig) -> None:
+    made = await rig.create(scaling=epb.ScalingPolicy(min=1, max=9))
+    await rig.settle()
+    endpoint_id, now = uuid.UUID(made.id), 1_000.0
+
+    def report(requests: int, errors: int, missing: int = 0) -> None:
+        counts = RevisionTraffic(3, 2, requests, errors, ((10, requests), (100, requests)))
+        traffic = {endpoint_id: EndpointTraffic(1, {1: counts})}
+        rig.routers.reported = replace(rig.routers.reported, endpoints=traffic, missing=missing)
+
+    rig.controller = EndpointController(
+        rig.service.database, TERM, lambda _affected: None, rig.routers, clock=lambda: now
+    )
+    report(100, 10)
+    await rig.look(3)
+    report(160, 40)
+    now += 59
+    await rig.look()
+    assert len(rig.controller.history(endpoint_id, 0)) == 1
+    now += 1
+    await rig.look(2)
+    report(200, 40, missing=1)
+    now += 60
+    await rig.look()
+    first, second, third = rig.controller.history(endpoint_id, 0)
+    for found in (first, second, third):
+        assert (found.target, found.ready, found.held, found.recommendation) == (1, 1, 1, 1)
+        assert found.metrics == {"concurrency": 6_000}
+    assert (first.in_flight, second.in_flight, third.in_flight) == (5, 5, None)
+    assert (first.rates, second.rates, third.rates) == (Rates(), Rates(1_000, 500, 10, 10), Rates())
+    assert rig.controller.history(endpoint_id, third.time + 1) == []
+    assert rig.controller.history(uuid.uuid4(), 0) == []
 
 
 METRICS = epb.ScalingPolicy(

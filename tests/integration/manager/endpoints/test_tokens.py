@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import uuid
+from typing import TYPE_CHECKING
 
 import pytest
 from sqlalchemy import text
@@ -13,8 +15,11 @@ from retinue.manager.v1 import (
     account_service_pb2,
 )
 from retinue.manager.v1 import endpoint_service_pb2 as pb
-from tests.integration.manager.endpoints.controlled import Rig
 from tests.integration.manager.rig import bearer, failure
+from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from tests.integration.manager.endpoints.controlled import Rig
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -66,3 +71,15 @@ async def test_tokens_are_so_many_and_revoked_ones_count(rig: Rig) -> None:
         )
     assert (await rig.call("CreateEndpointToken", request)).secret
     assert (await failure(rig.call("CreateEndpointToken", request))).reason == "TOKEN_LIMIT"
+
+
+async def test_a_revocation_wakes_what_rests(rig: Rig) -> None:
+    """Whoever sends routers what is revoked looks less often while nobody writes."""
+    await rig.create()
+    made = await rig.call("CreateEndpointToken", pb.CreateEndpointTokenRequest(endpoint="llm", label="a"))
+    writes, changed = rig.service.database.writes, asyncio.Event()
+    with writes.watching():
+        resting = asyncio.create_task(writes.rest(changed, writes.number, 0.0, NEVER))
+        await rig.call("RevokeEndpointToken", pb.RevokeEndpointTokenRequest(endpoint="llm", token_id=made.token.id))
+        assert changed.is_set()
+        await resting

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from sqlalchemy import text
@@ -15,10 +14,14 @@ from sqlalchemy import text
 from retinue.manager.domain.endpoints.model import EndpointTraffic, RevisionTraffic, Traffic
 from retinue.manager.endpoints.controller import EndpointController
 from retinue.manager.store.leadership.leadership import NotLeader
-from retinue.manager.store.postgres.database import Database, Transaction
 from retinue.manager.v1 import endpoint_pb2 as epb
 from retinue.manager.v1 import endpoint_service_pb2 as pb
 from tests.integration.manager.endpoints.controlled import TERM, Rig, Routers, revision
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from retinue.manager.store.postgres.database import Database, Transaction
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

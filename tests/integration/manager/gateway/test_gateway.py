@@ -9,12 +9,10 @@ import contextlib
 import os
 import ssl
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import aiohttp
 import grpc
 import grpc.aio
 import pytest
@@ -42,8 +40,14 @@ from retinue.manager.v1 import kernel_service_pb2, kernel_service_pb2_grpc, sess
 from retinue.manager.v1 import session_service_pb2 as pb
 from tests.integration.manager.rig import Service, bearer, failure, now
 from tests.integration.sessions.web import browser
-from tests.support.databases import Postgres
 from tests.support.eventually import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Collection
+
+    import aiohttp
+
+    from tests.support.databases import Postgres
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -355,7 +359,7 @@ async def test_while_the_database_is_out_of_reach_who_was_let_in_stays_in(
     rig: Rig, postgres: Postgres, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # What was read is hardly believed without another look.
-    monkeypatch.setattr(access_cache, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(access_cache, "POLL_SECONDS", 0.1)
     read, failed = AccessCache._read, 0  # noqa: SLF001  # it is counted
 
     async def counting(cache: AccessCache, keys: Collection[bytes]) -> None:

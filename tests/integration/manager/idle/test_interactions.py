@@ -5,9 +5,8 @@ from any replica.
 from __future__ import annotations
 
 import asyncio
-import datetime as dt
 import uuid
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import pytest
 from sqlalchemy import event, text
@@ -18,10 +17,15 @@ from retinue.manager.idle.activity import ActivityRecorder
 from retinue.manager.idle.controller import IdleController
 from retinue.manager.session.drafts import draft
 from retinue.manager.session.submit import create_many
-from retinue.manager.store.postgres.database import Database
 from retinue.manager.store.sessions import idle, sessions
 from tests.integration.manager.reporting_node import TERM
 from tests.support.eventually import NEVER, eventually
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Callable
+
+    from retinue.manager.store.postgres.database import Database
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

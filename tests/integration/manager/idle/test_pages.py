@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import uuid
+from typing import TYPE_CHECKING
 
 import pytest
 
 from retinue.manager.domain.session.states import SessionType
-from retinue.manager.store.postgres.database import Database
 from retinue.manager.store.sessions import idle
 from tests.integration.manager.rows import execute, submit
+
+if TYPE_CHECKING:
+    import uuid
+
+    from retinue.manager.store.postgres.database import Database
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

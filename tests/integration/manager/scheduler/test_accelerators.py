@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from retinue.manager.domain.session.spec import KernelSpec
-from retinue.manager.store.postgres.database import Database
 from tests.integration.manager.scheduler.world import World, check, kernel, row, settle
+
+if TYPE_CHECKING:
+    from retinue.manager.store.postgres.database import Database
 
 
 async def test_cpu_work_leaves_accelerators_to_those_who_ask(database: Database) -> None:

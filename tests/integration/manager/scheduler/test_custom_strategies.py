@@ -6,19 +6,23 @@ import asyncio
 import contextlib
 import sys
 import tomllib
-from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc.aio
-import pytest
 from sqlalchemy import text
 
 from retinue.manager.scheduling import custom
-from retinue.manager.store.postgres.database import Database
 from retinue.strategy.v1 import strategy_service_pb2 as pb
 from retinue.strategy.v1 import strategy_service_pb2_grpc as pb_grpc
 from tests.integration.manager.scheduler.world import World, check, kernel, row
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    import pytest
+
+    from retinue.manager.store.postgres.database import Database
 
 EXAMPLES = Path(__file__).parents[4] / "examples"
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import text
 
 from retinue.manager.controllers import deadlines
 from retinue.manager.domain.session.states import SessionType
-from retinue.manager.store.postgres.database import Database
 from tests.integration.manager.reporting_node import TERM
 from tests.integration.manager.scheduler.world import World, check, kernel, row, settle
 from tests.support.eventually import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from retinue.manager.store.postgres.database import Database
 
 
 async def conditions(database: Database, agent_id: str) -> list[tuple[str, bool]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from retinue.manager.domain.scheduling.policy import Policy
@@ -9,10 +11,12 @@ from retinue.manager.scheduler.cache_sync import USAGE_SECONDS, UsageReader
 from retinue.manager.scheduling.fair_share import DAY_SECONDS
 from retinue.manager.scheduling.strategies import Settings, validate_policy
 from retinue.manager.store.placement import usage
-from retinue.manager.store.postgres.database import Database
 from tests.integration.manager.rows import execute, state_of, submit
 from tests.integration.manager.scheduled_nodes import CPU, finish, one_node
 from tests.support.decayed_usage import decayed_usage
+
+if TYPE_CHECKING:
+    from retinue.manager.store.postgres.database import Database
 
 
 async def test_a_released_claim_is_usage_of_the_days_it_spanned(database: Database) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from sqlalchemy import text
 
 from retinue.manager.store.placement import ledger
 from retinue.manager.store.placement.ledger import CAPACITY, CLAIM, SHARE, Ledger, Mismatch
-from retinue.manager.store.postgres.database import Database
 from tests.integration.manager.rows import execute, submit
 from tests.integration.manager.scheduled_nodes import CPU, DISK, MEM, finish, one_node
+
+if TYPE_CHECKING:
+    from retinue.manager.store.postgres.database import Database
 
 
 async def verify(database: Database, group: str = "") -> Ledger:

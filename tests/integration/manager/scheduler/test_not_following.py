@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 import pytest
 from sqlalchemy import text
 
 from retinue.manager.controllers import deadlines
 from retinue.manager.domain.session.states import SessionType
-from retinue.manager.store.postgres.database import Database
 from tests.integration.manager.reporting_node import TERM, Node
 from tests.integration.manager.rows import execute
 from tests.integration.manager.scheduler.world import World, check, kernel, row, settle
+
+if TYPE_CHECKING:
+    from retinue.manager.store.postgres.database import Database
 
 
 async def enforce(database: Database) -> None:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import time
-import uuid
+from typing import TYPE_CHECKING
 
 from sqlalchemy import text
 
 from retinue.manager.controllers import deadlines, dependencies
 from retinue.manager.domain.scheduling.policy import Policy
 from retinue.manager.scheduling.strategies import PENDING_TIMEOUT_SECONDS, validate_policy
-from retinue.manager.store.postgres.database import Database
 from tests.integration.manager.reporting_node import TERM
 from tests.integration.manager.rows import hold
 from tests.support.databases import Postgres, fresh_database
 from tests.vectors.store_vectors import node_with, submit
+
+if TYPE_CHECKING:
+    import uuid
+
+    from retinue.manager.store.postgres.database import Database
 
 HOUR = 3600
 BOUND = {PENDING_TIMEOUT_SECONDS: str(HOUR)}

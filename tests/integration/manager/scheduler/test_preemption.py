@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from sqlalchemy import text
 
 from retinue.manager.domain.session.admission import MAX_PREEMPTIBLE_GRACE_SECONDS
 from retinue.manager.domain.session.states import SessionType
-from retinue.manager.store.postgres.database import Database
 from tests.integration.manager.scheduler.world import World, check, kernel, row, settle
+
+if TYPE_CHECKING:
+    from retinue.manager.store.postgres.database import Database
 
 
 async def configure(database: Database, **options: str) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from sqlalchemy import text
 
 from retinue.manager.scheduler import preview
-from retinue.manager.store.postgres.database import Database
 from tests.integration.manager.scheduler.world import World
+
+if TYPE_CHECKING:
+    from retinue.manager.store.postgres.database import Database
 
 
 @pytest.mark.parametrize(

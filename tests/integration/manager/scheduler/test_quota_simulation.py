@@ -4,13 +4,17 @@ and the ledger is sound after every step.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from sqlalchemy import text
 
 from retinue.manager.store.placement import ledger, quotas
 from retinue.manager.store.placement.quotas import QuotaRecord, Subject, Use
-from retinue.manager.store.postgres.database import Database
 from tests.integration.manager.scheduler.world import World
+
+if TYPE_CHECKING:
+    from retinue.manager.store.postgres.database import Database
 
 SUBJECTS: list[Subject] = [
     ("USER", "ann"),

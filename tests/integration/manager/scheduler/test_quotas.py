@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -11,12 +11,14 @@ from retinue.manager.api.admin.quota_convert import quota_message
 from retinue.manager.domain.session.spec import KernelSpec, MountSpec
 from retinue.manager.domain.session.states import SessionType
 from retinue.manager.store.placement import quotas
-from retinue.manager.store.postgres.database import Database
 from tests.integration.manager.reporting_node import TERM, Node, enrol
 from tests.integration.manager.rows import execute, limit, states, submit, waits
 from tests.integration.manager.scheduled_nodes import finish, roomy_node
 from tests.integration.manager.scheduler.world import GIB
 from tests.support.stepped_scheduler import SteppedScheduler
+
+if TYPE_CHECKING:
+    from retinue.manager.store.postgres.database import Database
 
 
 @pytest.mark.parametrize("strategy", ["drf", "fifo", "lifo", "fair-share"])
@@ -39,7 +41,7 @@ async def test_one_pass_does_not_go_beyond_it(database: Database, strategy: str,
         for name in waiting:
             assert await waits(database, name) == (
                 "QUOTA",
-                f"quota of {whose}: cpu 3 of 3.5 held, 1 asked for",
+                f"{whose} holds 3 of 3.5 cpu; this asks 1",
                 "POLICY",
                 0,
             )
@@ -57,7 +59,7 @@ async def test_number_of_sessions(database: Database) -> None:
         await submit(database, "ben", "b0")
         await scheduler.run_once()
         assert await states(database) == {"a0": "SCHEDULED", "a1": "SCHEDULED", "a2": "PENDING", "b0": "SCHEDULED"}
-        assert await waits(database, "a2") == ("QUOTA", "quota of user ann: 2 of 2 sessions", "POLICY", 0)
+        assert await waits(database, "a2") == ("QUOTA", "user ann has 2 of 2 sessions", "POLICY", 0)
         await limit(database, "USER", "ann", max_sessions=0)
         await finish(node)
         await scheduler.run_once()
@@ -83,7 +85,7 @@ async def test_system_sessions_do_not_count(database: Database) -> None:
         await scheduler.run_once()
         found = await states(database)
         assert found == {"files": "SCHEDULED", "first": "SCHEDULED", "more-files": "SCHEDULED", "second": "PENDING"}
-        assert (await waits(database, "second"))[1].startswith("quota of user ann: 1 of 1 sessions, cpu 1 of 1 held")
+        assert (await waits(database, "second"))[1].startswith("user ann has 1 of 1 session; user ann holds 1 of 1 cpu")
         subjects = [("USER", "ann"), ("PROJECT", "default"), ("RESOURCE_GROUP", "default")]
         async with database.transaction() as tx:
             for use in (await quotas.read_use(tx, subjects)).values():
@@ -111,8 +113,8 @@ async def test_all_violations_are_reported_together(database: Database) -> None:
         reason, message, _, _ = await waits(database, "second")
     assert reason == "QUOTA"
     assert message == (
-        "quota of user ann: 1 of 1 sessions, cpu 1 of 1 held, 2 asked for, mem 256m of 1g held, 2g asked for; "
-        "quota of project default: mem 256m of 512m held, 2g asked for"
+        "user ann has 1 of 1 session; user ann holds 1 of 1 cpu and 256m of 1g mem; this asks 2 cpu and 2g mem; "
+        "project default holds 256m of 512m mem; this asks 2g"
     )
 
 
@@ -149,7 +151,7 @@ async def test_a_users_quota_spans_groups(database: Database) -> None:
         await execute(database, "DELETE FROM quota WHERE kind = 'RESOURCE_GROUP'")
         await scheduler.run_once()
         assert await states(database) == {"in-default": "SCHEDULED", "in-other": "PENDING", "bens": "SCHEDULED"}
-        assert (await waits(database, "in-other"))[1] == "quota of user ann: cpu 1 of 1 held, 1 asked for"
+        assert (await waits(database, "in-other"))[1] == "user ann holds 1 of 1 cpu; this asks 1"
 
 
 async def test_what_never_fits_is_reported_first(database: Database) -> None:

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import psycopg
 import pytest
 from sqlalchemy import text
 
 from retinue.manager.domain.session.spec import KernelSpec
 from retinue.manager.scheduler.cache_sync import CacheSync
-from retinue.manager.scheduler.core.cache import Cache
 from retinue.manager.store.fleet import agents, groups
 from retinue.manager.store.placement import quotas, shares
-from retinue.manager.store.postgres.database import Database
-from retinue.manager.store.postgres.exchange import Command, exchange
 from tests.integration.manager.reporting_node import TERM
 from tests.integration.manager.rows import hold, limit, states, waits
 from tests.integration.manager.rows import submit as submit_to
 from tests.integration.manager.scheduled_nodes import before_the_commit, roomy_node
 from tests.integration.manager.scheduler.world import GIB, World, check
 from tests.support.eventually import eventually
+from tests.support.sent_statements import sent_statements
 from tests.support.stepped_scheduler import SteppedScheduler
+
+if TYPE_CHECKING:
+    from retinue.manager.scheduler.core.cache import Cache
+    from retinue.manager.store.postgres.database import Database
 
 SMALL = {"single_node": True, "cluster_size": 1, "kernel": KernelSpec(command=("x",), slots={"cpu": "1"})}
 
@@ -73,7 +73,7 @@ def facts(cache: Cache) -> dict[str, Any]:
             for name, row in accounts.row_of.items()
             if accounts.held[row].any() or accounts.sessions[row]
         },
-        "groups": {name: replace(group, rotation="") for name, group in cache.groups.items()},
+        "groups": {name: replace(group, round_robin_cursor="") for name, group in cache.groups.items()},
         "quotas": cache.quotas,
         "networks": (cache.subnets, cache.vnis),
     }
@@ -129,34 +129,7 @@ async def test_it_equals_the_rows_after_every_step(database: Database, seed: int
                 await compare(database, world.scheduler)
 
 
-async def test_statements_of_a_pass_do_not_depend_on_its_size(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counted: list[bytes] = []
-    execute = psycopg.AsyncCursor.execute
-
-    def count(statement: bytes) -> None:
-        # Not what a new connection is set up with: how many of them a pass needs depends on the machine.
-        if b"set_config" not in statement:
-            counted.append(statement)
-
-    async def counting(cursor: Any, statement: Any, *arguments: Any, **options: Any) -> Any:
-        count(statement if isinstance(statement, bytes) else str(statement).encode())
-        return await execute(cursor, statement, *arguments, **options)
-
-    def exchanging(driver: Any, commands: Sequence[Command], *, commit: bool) -> Any:
-        for command in commands:
-            count(command.sql)
-        return exchange(driver, commands, commit=commit)
-
-    async def statements(scheduler: SteppedScheduler) -> int:
-        counted.clear()
-        with monkeypatch.context() as patch:
-            patch.setattr(psycopg.AsyncCursor, "execute", counting)
-            patch.setattr("retinue.manager.store.postgres.database.exchange", exchanging)
-            await scheduler.run_once()
-        return len(counted)
-
+async def test_statements_of_a_pass_do_not_depend_on_its_size(database: Database) -> None:
     async with roomy_node(database) as (_, scheduler):
         numbers: list[int] = []
         # Reading everything at first costs more.
@@ -164,7 +137,9 @@ async def test_statements_of_a_pass_do_not_depend_on_its_size(
             for number in range(size):
                 await submit_to(database, "ann", f"s{len(numbers)}-{number}", cluster_size=2)
             await database.dispose()
-            numbers.append(await statements(scheduler))
+            with sent_statements() as sent:
+                await scheduler.run_once()
+            numbers.append(len(sent))
         assert 10 < numbers[1] == numbers[2] <= 16
         assert set((await states(database)).values()) == {"SCHEDULED"}
 

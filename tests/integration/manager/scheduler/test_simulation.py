@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from sqlalchemy import text
 
-from retinue.manager.store.postgres.database import Database
 from tests.integration.manager.scheduler.world import World, check, check_claims, check_journal
+
+if TYPE_CHECKING:
+    from retinue.manager.store.postgres.database import Database
 
 
 @pytest.mark.parametrize("seed", range(4))

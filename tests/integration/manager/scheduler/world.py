@@ -6,8 +6,7 @@ import asyncio
 import contextlib
 import random
 import uuid
-from collections.abc import AsyncIterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import text
 
@@ -23,9 +22,13 @@ from retinue.manager.session.submit import create_many
 from retinue.manager.session.transaction import terminate
 from retinue.manager.store.journal import journal
 from retinue.manager.store.placement import ledger
-from retinue.manager.store.postgres.database import Database
 from tests.integration.manager.reporting_node import TERM, Node, enrol
 from tests.support.stepped_scheduler import SteppedScheduler
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from retinue.manager.store.postgres.database import Database
 
 GIB = 2**30
 WHOLE = {"cluster_size": 1, "single_node": True}
@@ -194,16 +197,16 @@ async def check_journal(database: Database) -> None:
     replayed: dict[Any, str] = {}
     replayed_kernels: dict[uuid.UUID, str] = {}
     for event in events:
-        what = event.what
-        assert not isinstance(what, UnreadableEvent)
-        if isinstance(what, SessionCreated):
+        body = event.body
+        assert not isinstance(body, UnreadableEvent)
+        if isinstance(body, SessionCreated):
             replayed[event.session_id] = SessionState.PENDING
-            replayed_kernels.update({kernel.id: KernelState.PENDING for kernel in what.kernels})
-        elif isinstance(what, SessionMoved):
-            assert replayed[event.session_id] == what.from_state
-            replayed[event.session_id] = what.to_state
-        elif isinstance(what, KernelMoved):
-            assert replayed_kernels[what.kernel_id] == what.from_state
-            replayed_kernels[what.kernel_id] = what.to_state
+            replayed_kernels.update({kernel.id: KernelState.PENDING for kernel in body.kernels})
+        elif isinstance(body, SessionMoved):
+            assert replayed[event.session_id] == body.from_state
+            replayed[event.session_id] = body.to_state
+        elif isinstance(body, KernelMoved):
+            assert replayed_kernels[body.kernel_id] == body.from_state
+            replayed_kernels[body.kernel_id] = body.to_state
     assert replayed == sessions
     assert replayed_kernels == kernels

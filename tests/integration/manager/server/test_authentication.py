@@ -7,8 +7,7 @@ import datetime as dt
 import ssl
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
@@ -48,6 +47,9 @@ from retinue.manager.v1 import (
 )
 from tests.integration.manager.rig import Service, bearer, failure, taken_apart
 from tests.support.eventually import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -6,11 +6,10 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
@@ -18,6 +17,9 @@ import pytest
 
 from tests.integration.manager.call_server import CREATE, LOGS, TUNNEL, WAIT
 from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
@@ -17,12 +17,15 @@ from retinue.manager.server import interceptors
 from retinue.manager.server.call_limits import DEFAULT_LIMITS, CallerClass, Weight
 from retinue.manager.server.turns import DEFAULT_PACING
 from retinue.manager.session.submit import submit
-from retinue.manager.store.sessions import sessions
+from retinue.manager.store.sessions import listing
 from retinue.manager.v1 import account_service_pb2, account_service_pb2_grpc, session_pb2, session_service_pb2_grpc
 from retinue.manager.v1 import session_service_pb2 as pb
 from retinue.rpc import loop_slices
 from tests.integration.manager.rig import Service, bearer
 from tests.support.eventually import NEVER, eventually
+
+if TYPE_CHECKING:
+    from retinue.manager.store.sessions.visibility import Visibility
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -33,17 +36,17 @@ CALLS = 40
 async def test_a_hostile_user_is_alone_with_heavy_lists(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     mallory, ada = bearer(await service.user("mallory")), bearer(await service.user("ada"))
     root = bearer(await service.user("root", role="ADMIN"))
-    listing, gate, list_page = 0, asyncio.Event(), sessions.list_page
+    waiting, gate, list_page = 0, asyncio.Event(), listing.list_page
 
-    async def slow(tx: Any, visibility: sessions.Visibility, **query: Any) -> Any:
+    async def slow(tx: Any, visibility: Visibility, **query: Any) -> Any:
         """Lists of mallory's hold their connections until the gate opens."""
-        nonlocal listing
+        nonlocal waiting
         if visibility.owner == "mallory":
-            listing += 1
+            waiting += 1
             await gate.wait()
         return await list_page(tx, visibility, **query)
 
-    monkeypatch.setattr(sessions, "list_page", slow)
+    monkeypatch.setattr(listing, "list_page", slow)
     # Hers wait as long as the rest takes.
     monkeypatch.setattr(interceptors, "UNARY_SECONDS", NEVER)
     monkeypatch.setattr(service.database, "_statement_timeout", 2 * NEVER)
@@ -54,8 +57,8 @@ async def test_a_hostile_user_is_alone_with_heavy_lists(service: Service, monkey
         heavy = session_service_pb2_grpc.SessionServiceStub(hostile)
         calls = [heavy.ListSessions(pb.ListSessionsRequest(), metadata=mallory) for _ in range(CALLS)]
         results = [asyncio.ensure_future(_outcome(call)) for call in calls]
-        await eventually(lambda: sum(result.done() for result in results) >= CALLS - allowed and listing >= allowed)
-        assert listing == allowed
+        await eventually(lambda: sum(result.done() for result in results) >= CALLS - allowed and waiting >= allowed)
+        assert waiting == allowed
         # What others ask for is answered while hers is under way.
         for metadata in (ada, root):
             stub = session_service_pb2_grpc.SessionServiceStub(channel)

@@ -8,10 +8,9 @@ import datetime as dt
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
@@ -28,6 +27,9 @@ from retinue.manager.store.postgres.database import StoreUnavailable
 from retinue.rpc.logs import TextFormatter
 from tests.integration.manager.rig import Service, bearer, failure, taken_apart
 from tests.support.eventually import NEVER, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -7,34 +7,25 @@ import contextlib
 import itertools
 import socket
 import ssl
-import struct
-from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import pytest_asyncio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from retinue.manager.server.connection_watch import Sockets
-from tests.integration.manager.call_server import CREATE, STRANGERS, TUNNEL
+from tests.integration.manager.call_server import STRANGERS, TUNNEL
 from tests.integration.manager.rig import Service, bearer, served
 from tests.integration.manager.server.test_call_ends import METADATA, Running, serving
 from tests.integration.manager.server.test_unfinished_requests import megabytes
 from tests.support.eventually import NEVER, eventually
-from tests.support.http2_frames import (
-    CONTINUATION,
-    END_HEADERS,
-    END_STREAM,
-    PING,
-    PREFACE,
-    RST_STREAM,
-    SETTINGS,
-    frame,
-    headers,
-    request,
-)
+from tests.support.floods import FLOODS
+from tests.support.http2_frames import PREFACE
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -43,31 +34,6 @@ CONNECTIONS = 2
 MUCH, MANY_CALLS = 200 << 20, 20 << 20
 # Without an end, each connection has the library take some 50 a second.
 MEGABYTES = 200
-
-
-def many(frames: bytes, first: bytes = b"") -> Iterator[bytes]:
-    return itertools.chain([first], itertools.repeat(frames * (65_536 // len(frames))))
-
-
-def calls(*, taken_back: bool) -> Iterator[bytes]:
-    """Calls without credentials, each of which is taken back at once, or not."""
-    for first in itertools.count(1, 2000):
-        pieces = []
-        for stream in range(first, first + 2000, 2):
-            pieces.append(headers(stream, request(CREATE), END_HEADERS | END_STREAM))
-            if taken_back:
-                pieces.append(frame(RST_STREAM, 0, stream, struct.pack(">I", 8)))
-        yield b"".join(pieces)
-
-
-FLOODS = {
-    "settings": lambda: many(frame(SETTINGS, 0, 0)),
-    "pings": lambda: many(frame(PING, 0, 0, bytes(8))),
-    # Fields of an uncompressed letter each.
-    "continuation": lambda: many(frame(CONTINUATION, 0, 1, b"\0\1a\1b"), headers(1, request(CREATE), 0)),
-    "resets": lambda: calls(taken_back=True),
-    "calls": lambda: calls(taken_back=False),
-}
 
 
 async def flood(address: str, pieces: Iterator[bytes], much: int, **options: Any) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import uuid
+from typing import TYPE_CHECKING
 
 from sqlalchemy import text
 
 from retinue.manager.domain.session.events import AccessMethod, KernelAccess
 from retinue.manager.session.access_log import AGAIN_SECONDS, record
-from retinue.manager.store.postgres.database import Database
 from tests.integration.manager.rows import submit
+
+if TYPE_CHECKING:
+    from retinue.manager.store.postgres.database import Database
 
 TOKEN, OTHER_TOKEN = uuid.UUID(int=1), uuid.UUID(int=2)
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psycopg
-import pytest
-from alembic.config import Config
 from alembic.script import ScriptDirectory
 
 from retinue.manager.store import migrations
+
+if TYPE_CHECKING:
+    import pytest
 
 _LATER = """
 from alembic import op
@@ -34,13 +36,4 @@ def add_later_revision(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """Adds a revision after this program's newest, `9999_later`, which makes a table `later`."""
     head = ScriptDirectory.from_config(migrations.configuration()).get_current_head()
     (folder / "9999_later.py").write_text(_LATER.format(head=head))
-    configuration = migrations.configuration
-
-    def extended() -> Config:
-        config = configuration()
-        versions = Path(migrations.__file__).with_name("versions")
-        config.set_main_option("path_separator", "newline")
-        config.set_main_option("version_locations", f"{versions}\n{folder}")
-        return config
-
-    monkeypatch.setattr(migrations, "configuration", extended)
+    monkeypatch.setattr(migrations, "FOLDERS", (*migrations.FOLDERS, folder))

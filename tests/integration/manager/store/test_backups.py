@@ -6,9 +6,8 @@ import asyncio
 import os
 import uuid
 import zipfile
-from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
@@ -24,9 +23,14 @@ from retinue.manager.store.backups.archive import Archive, BadBackupError, opene
 from retinue.manager.store.backups.restore import OccupiedError, begin_incarnation, restore, violated_invariants
 from retinue.manager.store.backups.rows import Connection, NoClusterError
 from retinue.manager.store.migrations import SchemaTooNewError, SchemaTooOldError, configuration, synchronous_engine
-from retinue.manager.store.postgres.database import Database
 from tests.integration.manager.store.revisions import add_later_revision, make_former
-from tests.support.databases import Postgres
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    from retinue.manager.store.postgres.database import Database
+    from tests.support.databases import Postgres
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

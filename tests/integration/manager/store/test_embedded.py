@@ -10,8 +10,8 @@ import shutil
 import signal
 import stat
 import sys
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
@@ -21,6 +21,9 @@ from retinue.manager.store.postgres import embedded
 from retinue.manager.store.postgres.embedded import FALLBACK_ROOT, EmbeddedServer, EmbeddedServerError, running_server
 from tests.support.databases import passable_directory
 from tests.support.eventually import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import logging
 import os
 import subprocess
 import uuid
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
@@ -17,7 +17,11 @@ from sqlalchemy import text
 from retinue.manager.server.lower_errors import to_api_error
 from retinue.manager.store.migrations import migrate
 from retinue.manager.store.postgres.database import Database, StoreUnavailable
-from tests.support.databases import Postgres
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from tests.support.databases import Postgres
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

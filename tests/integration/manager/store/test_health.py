@@ -7,8 +7,8 @@ import contextlib
 import os
 import subprocess
 import uuid
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
@@ -18,8 +18,13 @@ from sqlalchemy import text
 from retinue.manager.store.postgres import database as module
 from retinue.manager.store.postgres import health
 from retinue.manager.store.postgres.database import Database, StoreUnavailable
-from tests.support.databases import Postgres
 from tests.support.eventually import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from retinue.manager.store.postgres.writes import Snapshot
+    from tests.support.databases import Postgres
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -71,6 +76,45 @@ async def test_a_database_that_takes_no_changes(postgres: Postgres, database_url
         await end_connections(postgres, name)
         await watch.until("")
         assert database.refusal is None
+
+
+async def test_who_writes_is_noticed(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "_INTERVAL_SECONDS", 0.01)
+    monkeypatch.setattr(health, "_SPACE_EVERY", 1)
+    other = Database(database_url)
+    looks = 0
+
+    async def two_looks(statement: str) -> int:
+        """How often writes were noticed in two whole looks, of which one begins after the statement."""
+        before, until = database.writes.number, looks + 3
+        async with other.transaction() as tx:
+            await tx.execute(text(statement))
+
+        async def passed() -> bool:
+            return looks >= until
+
+        await eventually(passed)
+        return database.writes.number - before
+
+    async with watched(database_url) as (database, _):
+        look = database.writes.look
+
+        def counted(now: Snapshot, own: int) -> None:
+            nonlocal looks
+            look(now, own)
+            looks += 1
+
+        monkeypatch.setattr(database.writes, "look", counted)
+        # The server itself writes at times, as it analyses tables: it does not go on.
+        quiet = (0).__eq__
+        # What takes space is nobody's business, and reading leaves nothing to notice.
+        await eventually(lambda: two_looks("SELECT count(*) FROM session"), quiet)
+        # By itself: two that write at a time count, whatever they are.
+        monkeypatch.setattr(health, "_SPACE_EVERY", 1_000_000)
+        await eventually(lambda: two_looks("UPDATE leadership_lease SET renewal = renewal + 1"), quiet)
+        assert await two_looks("UPDATE leadership SET holder = 'another'") > 0
+        assert await two_looks("SELECT 1 FROM leadership FOR SHARE") > 0
+    await other.dispose()
 
 
 async def test_no_connections_left(postgres: Postgres, database_url: str) -> None:

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import random
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING
 
 import pytest
 from sqlalchemy import text
@@ -21,6 +21,9 @@ from retinue.manager.store.journal.journal_tail import PORTION, JournalTail
 from retinue.manager.store.postgres import cluster
 from retinue.manager.store.postgres.database import Database, StoreUnavailable
 
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 WRITERS, COMMITS = 32, 3
@@ -31,8 +34,8 @@ def entry(label: str = "", owner: str = "ada", project: str = "p", session: uuid
 
 
 def label_of(event: Event) -> str:
-    assert isinstance(event.what, ReasonChanged)
-    return event.what.message
+    assert isinstance(event.body, ReasonChanged)
+    return event.body.message
 
 
 async def write(database: Database, *entries: Entry) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING
 
 import pytest
 from sqlalchemy import text
@@ -14,6 +14,9 @@ from retinue.manager.store.leadership.leadership import Lease, NotLeader
 from retinue.manager.store.postgres.database import Database, StoreUnavailable
 from retinue.rpc.cancellation import UnrequestedCancellationError
 from tests.support.eventually import NEVER, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -6,10 +6,9 @@ import asyncio
 import logging
 import re
 import uuid
-from collections.abc import AsyncIterator
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
@@ -29,6 +28,7 @@ from retinue.manager.store.migrations import (
     SchemaTooOldError,
     check,
     configuration,
+    history,
     migrate,
     revisions,
 )
@@ -38,7 +38,11 @@ from retinue.manager.store.postgres.examination import WrongEncodingError
 from retinue.manager.store.sessions import sessions
 from tests.integration.manager.rows import submit
 from tests.integration.manager.store.revisions import add_later_revision, make_former
-from tests.support.databases import Postgres
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.support.databases import Postgres
 
 LOGGER = "retinue.manager.store.migrations"
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -152,7 +156,10 @@ async def test_the_classes_make_the_tables_that_migrations_make(database_url: st
 
 
 async def test_revisions_are_named_as_their_files() -> None:
-    for script in ScriptDirectory.from_config(configuration()).walk_revisions():
+    scripts = list(ScriptDirectory.from_config(configuration()).walk_revisions())
+    # The order of their names is that of the history, as alembic has it.
+    assert [script.revision for script in reversed(scripts)] == history()
+    for script in scripts:
         assert script.revision == Path(script.path).stem
         # The column that has it takes no more.
         assert len(script.revision) <= 32

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import text
 
 from retinue.manager.domain.session.attempts import RuntimeStatus
 from retinue.manager.store.fleet import agents, nodes
-from retinue.manager.store.postgres.database import Database
 from tests.integration.manager.reporting_node import enrol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from retinue.manager.store.postgres.database import Database
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

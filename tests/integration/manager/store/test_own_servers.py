@@ -6,10 +6,9 @@ import asyncio
 import os
 import subprocess
 import uuid
-from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import psycopg
@@ -27,6 +26,9 @@ from retinue.manager.store.postgres.examination import UnfitDatabaseError, exami
 from retinue.manager.store.postgres.health import watch_database
 from tests.support.databases import Postgres, passable_directory
 from tests.support.eventually import NEVER, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

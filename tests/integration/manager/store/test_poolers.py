@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
@@ -19,6 +19,9 @@ from retinue.manager.store.postgres.lanes import MAX_CONNECTIONS
 from tests.support.databases import Postgres, fresh_database
 from tests.support.eventually import NEVER
 from tests.support.pgbouncer import pooler
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

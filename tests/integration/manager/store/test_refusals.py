@@ -7,10 +7,10 @@ import contextlib
 import datetime as dt
 import os
 import random
-from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import psycopg
@@ -22,9 +22,13 @@ from retinue.manager.identity.authority import Authority
 from retinue.manager.store.postgres.database import Database, StoreUnavailable
 from retinue.manager.store.postgres.embedded import EmbeddedServer
 from retinue.manager.store.postgres.examination import UnfitDatabaseError, examine
-from retinue.manager.store.postgres.faults import Fault
 from tests.support.databases import Postgres, passable_directory
 from tests.support.pgbouncer import pooler
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from retinue.manager.store.postgres.faults import Fault
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
+from typing import TYPE_CHECKING
 
 import pytest
 from sqlalchemy import text
@@ -12,8 +13,10 @@ from sqlalchemy import text
 from retinue.manager.domain.errors import RequestIdReused
 from retinue.manager.store.accounts import accounts
 from retinue.manager.store.journal import requests
-from retinue.manager.store.postgres.database import Database
 from retinue.manager.v1 import account_service_pb2 as pb
+
+if TYPE_CHECKING:
+    from retinue.manager.store.postgres.database import Database
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
@@ -15,8 +15,12 @@ from retinue.manager.store.migrations import check, migrate
 from retinue.manager.store.postgres import cluster
 from retinue.manager.store.postgres.database import Database
 from retinue.manager.store.postgres.examination import UnfitDatabaseError
-from tests.support.databases import Postgres
 from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.support.databases import Postgres
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

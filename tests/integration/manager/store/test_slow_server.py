@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
-import pytest
 from sqlalchemy import text
 
 from retinue.manager.store.postgres import connections
 from retinue.manager.store.postgres.database import Database
 from retinue.manager.store.postgres.embedded import EmbeddedServer
 from tests.support.databases import passable_directory
+
+if TYPE_CHECKING:
+    import pytest
 
 # Longer than a call waits here for a connection that others use.
 PAUSE_SECONDS = 1.0

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import uuid
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
@@ -21,7 +20,11 @@ from retinue.manager.store.postgres.database import (
     Transaction,
     fetch,
 )
-from retinue.manager.store.postgres.recordset import Row
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from retinue.manager.store.postgres.recordset import Row
 
 MAKE = "INSERT INTO project (name) VALUES (:name) RETURNING name"
 COUNT = "SELECT count(*) AS number FROM project WHERE name LIKE :like"

@@ -12,8 +12,7 @@ import socket
 import ssl
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 
@@ -22,6 +21,9 @@ from retinue.manager.webhooks import post as module
 from retinue.manager.webhooks.post import PostError, post
 from retinue.rpc.core.addresses import PUBLIC_ONLY, AddressPolicy
 from tests.support.eventually import NEVER, eventually
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 FIRST = AddressPolicy((ipaddress.ip_network("127.0.0.1/32"),))
 SECOND = AddressPolicy((ipaddress.ip_network("127.0.0.2/32"),))

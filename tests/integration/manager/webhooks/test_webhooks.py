@@ -7,24 +7,28 @@ import base64
 import contextlib
 import ipaddress
 import json
-from collections.abc import AsyncIterator
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pytest
 from sqlalchemy import text
 from standardwebhooks import Webhook
 
 from retinue.manager.domain.session.spec import WebhookSpec
 from retinue.manager.idle.controller import IdleController
 from retinue.manager.session.transaction import terminate
-from retinue.manager.store.postgres.database import Database
 from retinue.manager.webhooks import post
 from retinue.manager.webhooks.dispatcher import WebhookDispatcher
 from retinue.rpc.core.addresses import PUBLIC_ONLY, AddressPolicy
 from tests.integration.manager.reporting_node import TERM
 from tests.integration.manager.rows import submit
 from tests.support.eventually import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    import pytest
+
+    from retinue.manager.store.postgres.database import Database
 
 SECRET = f"whsec_{base64.b64encode(bytes(range(32))).decode()}"
 LOCAL = AddressPolicy((ipaddress.ip_network("127.0.0.0/8"),))

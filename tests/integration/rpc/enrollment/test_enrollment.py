@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from retinue.rpc.enrollment.announcement import Announcement, Announcer
-from retinue.rpc.enrollment.enrollment import enroll
+from retinue.rpc.enrollment.enrollment import enroll, identify
 from retinue.rpc.enrollment.identity import IdentityError, IdentityStore
 from tests.integration.agent.authority import Authority
 from tests.integration.agent.manager_side import TOKEN, Manager
@@ -36,6 +36,28 @@ async def test_enrol(manager: Manager, tmp_path: Path) -> None:
     (tmp_path / "identity.json").write_text("{")
     with pytest.raises(IdentityError, match="damaged"):
         store.load("node-1")
+
+
+async def test_a_node_whose_answer_was_lost_asks_again_with_its_key(manager: Manager, tmp_path: Path) -> None:
+    path = tmp_path / "identity.json"
+    fingerprint = manager.authority.fingerprint
+    # What it asked with was written down before, so that also one that was killed asks with the same.
+    lost = IdentityStore(path).enrolment_key("node-1", TOKEN)
+    identity = await identify("node-1", (manager.address,), TOKEN, fingerprint, IdentityStore(path))
+    assert identity.private_key == lost.private_key
+    assert IdentityStore(path).enrolment_key("node-1", TOKEN).private_key != lost.private_key
+
+
+def test_a_key_of_an_enrolment_is_for_one_token_and_for_its_owner(tmp_path: Path) -> None:
+    store, file = IdentityStore(tmp_path / "identity.json"), tmp_path / "enrolment.json"
+    key = store.enrolment_key("node-1", "a")
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert store.enrolment_key("node-1", "a").private_key == key.private_key
+    # A key that may be known to others is no key of the next enrolment.
+    other = store.enrolment_key("node-1", "b")
+    assert other.private_key != key.private_key
+    file.write_text("{")
+    assert store.enrolment_key("node-1", "b").private_key != other.private_key
 
 
 async def test_wrong_fingerprint_never_sends_the_token(manager: Manager) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +13,9 @@ from retinue.agent.network.core.plan import BRIDGE, TUNNEL, plan_attachment, pla
 from retinue.agent.network.core.topology import Network, check
 from tests.property.agent.network.model import NEW_PORT, FakeNamespace, Linux
 from tests.property.agent.network.strategies import SUBNETS, UPLINKS, networks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 uplinks = st.sampled_from(UPLINKS)
 

@@ -10,6 +10,7 @@ import ssl
 import uuid
 from dataclasses import replace
 from functools import cache
+from typing import TYPE_CHECKING
 
 import pytest
 from cryptography import x509
@@ -22,9 +23,7 @@ from hypothesis import strategies as st
 from retinue.manager.api.endpoints.settings_convert import Reader
 from retinue.manager.domain.endpoints.bounds import checked
 from retinue.manager.domain.endpoints.model import RoutedEndpoint
-from retinue.manager.domain.endpoints.spec import EndpointSettings
 from retinue.manager.domain.errors import InvalidRequest
-from retinue.manager.endpoints.routers.core.table import TableEndpoint
 from retinue.manager.endpoints.routers.messages import endpoint_message
 from retinue.manager.server.fields import Violations
 from retinue.manager.store.endpoints.endpoints import SETTINGS
@@ -33,6 +32,9 @@ from retinue.manager.v1 import endpoint_pb2 as epb
 from retinue.router import convert
 from retinue.router.core.resources import endpoint_resources
 from retinue.types.v1 import cors_pb2, probe_pb2
+
+if TYPE_CHECKING:
+    from retinue.manager.domain.endpoints.spec import EndpointSettings
 
 TOKENS = ["x-key", "!#$%&'*+.^_`|~-", "a" * 128, "%REQ(x)%", "X-Upper", "a=b", ":path", "a b", "", "é", "a;b"]
 NETWORKS = [
@@ -130,7 +132,7 @@ def accepted(spec: epb.EndpointSpec) -> EndpointSettings | None:
 def serve(read: EndpointSettings) -> None:
     """Does what routers do with an endpoint, up to the messages of the engine."""
     routed = RoutedEndpoint(uuid.UUID(int=1), "p", "odd", "odd-1", routing=read.routing, access=read.access)
-    endpoint = convert.endpoint(endpoint_message(TableEndpoint(routed), "models.test"))
+    endpoint = convert.endpoint(endpoint_message(routed, "models.test"))
     for gated in (False, True):
         made = endpoint_resources(endpoint, gated=gated)
         assert made.host is not None

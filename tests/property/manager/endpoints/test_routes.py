@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,12 +17,16 @@ from retinue.manager.domain.endpoints.states import Lifecycle, ReplicaState, Rol
 from retinue.manager.domain.session.spec import SessionSpec
 from retinue.manager.domain.session.states import SessionState, SessionType
 from retinue.manager.endpoints.fleet import EndpointView, rollout_of, view_of
-from retinue.manager.endpoints.routers.core.table import EdgeTable, TableEndpoint, difference
+from retinue.manager.endpoints.routers.core.table import EdgeTable, difference
 from retinue.manager.endpoints.routers.messages import endpoint_message
 from retinue.manager.store.endpoints.endpoint_replicas import ReplicaRecord
 from retinue.manager.store.endpoints.endpoint_revisions import RevisionRecord
 from retinue.manager.store.endpoints.endpoint_rollouts import RolloutRecord
 from retinue.manager.store.endpoints.endpoints import EndpointRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 SPEC = RevisionSpec(SessionSpec("replica", "default", "default", SessionType.INFERENCE), ReplicaSpec(8000))
@@ -175,7 +179,7 @@ def test_shares_are_whole_and_of_revisions_that_have_a_replica_for_them(view: En
 def test_what_differs_between_tables_makes_one_of_the_other(
     changes: list[list[uuid.UUID]], data: st.DataObject
 ) -> None:
-    table, router = EdgeTable(), dict[uuid.UUID, TableEndpoint]()
+    table, router = EdgeTable(), dict[uuid.UUID, RoutedEndpoint]()
     for present in changes:
         endpoints = [routed(data.draw(views(endpoint))) for endpoint in present]
         following = table.after(endpoints, {}, 2)
@@ -184,7 +188,7 @@ def test_what_differs_between_tables_makes_one_of_the_other(
             1 if change.changed or change.removed or not table.revision else 0
         )
         for endpoint in change.changed:
-            router[endpoint.endpoint.id] = endpoint
+            router[endpoint.id] = endpoint
         for key in change.removed:
             del router[key]
         assert router == following.endpoints
@@ -193,4 +197,4 @@ def test_what_differs_between_tables_makes_one_of_the_other(
         for found in router.values():
             message = endpoint_message(found, "localhost")
             # Behind the gate no replica gets a new request.
-            assert not found.endpoint.gate or all(item.draining for part in message.revisions for item in part.replicas)
+            assert not found.gate or all(item.draining for part in message.revisions for item in part.replicas)

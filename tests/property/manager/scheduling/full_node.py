@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from tests.property.manager.scheduling.instances import decide
 from tests.property.manager.scheduling.oracle import Agent, Cluster, Session
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 SLOTS = ["cpu", "mem", "ssd"]
 Demand = tuple[int, ...]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import random
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from retinue.manager.scheduling.strategies import (
     RESERVE_AFTER_TRIES,
 )
 from tests.property.manager.scheduling.oracle import Agent, Cluster, Placed, Session
+
+if TYPE_CHECKING:
+    import random
 
 SLOTS = ["cpu", "mem", "cuda.device", "rocm.device", "ssd", "net"]
 HELD_BACK = Explanation(Tier.POLICY, "DEPENDENCY", "waits for another session")
@@ -89,7 +92,7 @@ def random_cluster(choice: random.Random, session_strategy: str, agent_strategy:
         session_strategy,
         agent_strategy,
         max_tries=choice.choice([0, 3]) if session_strategy == FIFO else 0,
-        rotation=choice.choice(["", *names]),
+        round_robin_cursor=choice.choice(["", *names]),
         replicas={endpoint: {name: choice.randint(0, 3) for name in names} for endpoint in ("e", "f")},
     )
 
@@ -218,7 +221,7 @@ def columns_of(cluster: Cluster) -> tuple[Agents, Owners, Queue, Policy]:
 def decide(cluster: Cluster) -> tuple[list[tuple[str, list[str]]], Decisions]:
     """The fast pass on a problem: (session, agents of its kernels) in order, and its whole answer."""
     agents, owners, queue, policy = columns_of(cluster)
-    decisions = run_pass(agents, owners, queue, policy, cluster.rotation, running=running_of(cluster))
+    decisions = run_pass(agents, owners, queue, policy, cluster.round_robin_cursor, running=running_of(cluster))
     listed = [
         (
             queue.ids[session],

@@ -76,7 +76,7 @@ class Group(RuleBasedStateMachine):
         self.policy = Policy(session_strategy, agent_strategy, self.options())
         self.sessions: list[Wanted] = []
         self.count = 0
-        self.rotation = ""
+        self.round_robin_cursor = ""
         self.quotas: dict[int | None, Limit] = {}
         self.run()
 
@@ -241,14 +241,14 @@ class Group(RuleBasedStateMachine):
             quotas=self.limits(waiting),
         )
         owners = Owners([f"o{owner}" for owner in range(OWNERS)], self.weights, self.held())
-        decisions = run_pass(agents, owners, queue, self.policy, self.rotation, running=self.running(present))
+        decisions = run_pass(agents, owners, queue, self.policy, self.round_robin_cursor, running=self.running(present))
         return waiting, decisions, queue, present
 
     def run(self) -> None:
         """A pass, committed, with everything that its answer claims."""
         before, placed_before = self.used(), {limit: self.use(self.quotas[limit]) for limit in self.quotas}
         waiting, decisions, queue, present = self.decide()
-        self.rotation = decisions.rotation
+        self.round_robin_cursor = decisions.round_robin_cursor
         reasons: list[tuple[Wanted, Tier, Verdict]] = []
         for row, session in enumerate(waiting):
             chosen = decisions.kernel_agents[queue.offsets[row] : queue.offsets[row + 1]]

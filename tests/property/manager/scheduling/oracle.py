@@ -74,7 +74,7 @@ class Cluster:
     session_strategy: str = "drf"
     agent_strategy: str = "concentrated"
     max_tries: int = 0
-    rotation: str = ""
+    round_robin_cursor: str = ""
     # Live kernels by endpoint and agent.
     replicas: dict[str, dict[str, int]] = field(default_factory=dict)
     decisions: list[tuple[str, list[str]]] = field(default_factory=list)
@@ -272,7 +272,7 @@ class Cluster:
     def _place(self, session: Session, tiers: list[list[Agent]]) -> list[str] | None:
         before = [(agent, dict(agent.free)) for agent in self.agents]
         spare = copy.deepcopy(self.spare)
-        rotation = self.rotation
+        round_robin_cursor = self.round_robin_cursor
         whole = {slot: sum(kernel[slot] for kernel in session.kernels) for slot in self.slots}
         needs = session.needs or [frozenset()] * len(session.kernels)
         agent = self._take(whole, tiers, session, frozenset().union(*needs))
@@ -290,7 +290,7 @@ class Cluster:
         for changed, free in before:
             changed.free = free
         self.spare = spare
-        self.rotation = rotation
+        self.round_robin_cursor = round_robin_cursor
         return None
 
     def _take(self, request: dict[str, int], tiers: list[list[Agent]], session: Session, needs: frozenset[int]) -> str:
@@ -307,8 +307,8 @@ class Cluster:
                 best = (max if session.pack else min)(counts.get(a.id, 0) for a in fitting)
                 fitting = [a for a in fitting if counts.get(a.id, 0) == best]
             if self.agent_strategy == "round-robin":
-                chosen = next((a for a in fitting if a.id > self.rotation), fitting[0])
-                self.rotation = chosen.id
+                chosen = next((a for a in fitting if a.id > self.round_robin_cursor), fitting[0])
+                self.round_robin_cursor = chosen.id
             else:
                 sign = -1 if self.agent_strategy == "dispersed" else 1
                 order = self._slot_order()

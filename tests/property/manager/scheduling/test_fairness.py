@@ -7,13 +7,16 @@ indivisible tasks guarantees, and none is looser than it need be.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.property.manager.scheduling.full_node import WIDE, Demand, bounded, fill, part, whole_demands
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 capacities = st.tuples(st.integers(60, 200), st.integers(60, 200), st.integers(60, 200))
 demand = st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 9)).filter(any)

@@ -11,13 +11,12 @@ Checks all that holds without preemption, and after every pass:
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from random import Random
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from retinue.manager.scheduling.columns import UNLIMITED, Integers, Running, Verdict
-from retinue.manager.scheduling.scheduling_pass import Decisions
 from retinue.manager.scheduling.strategies import (
     AGENT_STRATEGIES,
     EXTERNAL,
@@ -29,6 +28,11 @@ from retinue.manager.scheduling.strategies import (
     TERMINATE,
 )
 from tests.property.manager.scheduling.living_group import OWNERS, SLOTS, Group, Limit, Wanted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from retinue.manager.scheduling.scheduling_pass import Decisions
 
 
 class PreemptingGroup(Group):

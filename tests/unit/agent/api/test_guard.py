@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
@@ -19,6 +18,9 @@ from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.agent.v1 import agent_service_pb2_grpc as pb_grpc
 from retinue.rpc.enrollment.peers import MANAGER_IDENTITY
 from retinue.rpc.open_call import CallEndedError, OpenCall
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Sequence
 
 
 class Context:
@@ -162,12 +164,12 @@ class Details:
 class Recording:
     """Answers every method, in the way of the agent's own, and keeps what it was given."""
 
-    def __init__(self, fails: Exception | None = None) -> None:
+    def __init__(self, fails: BaseException | None = None) -> None:
         self.given: list[tuple[Any, Any]] = []
         for name, method in METHODS.items():
             setattr(self, name, self._streaming(fails) if method.server_streaming else self._answering(fails))
 
-    def _answering(self, fails: Exception | None) -> Any:
+    def _answering(self, fails: BaseException | None) -> Any:
         async def answer(request: Any, context: Any) -> bytes:
             self.given.append((request, context))
             if fails is not None:
@@ -176,7 +178,7 @@ class Recording:
 
         return answer
 
-    def _streaming(self, fails: Exception | None) -> Any:
+    def _streaming(self, fails: BaseException | None) -> Any:
         async def stream(request: Any, context: Any) -> AsyncIterator[bytes]:
             self.given.append((request, context))
             if fails is not None:
@@ -260,6 +262,8 @@ async def test_only_a_manager_gets_in_and_errors_become_answers(name: str) -> No
         ((b"spiffe://retinue/agent/n1/1",), None, grpc.StatusCode.PERMISSION_DENIED),
         ((MANAGER_IDENTITY,), invalid("field", "is odd"), grpc.StatusCode.INVALID_ARGUMENT),
         ((MANAGER_IDENTITY,), ZeroDivisionError("a secret"), grpc.StatusCode.INTERNAL),
+        # By a library, or by mistake; without an answer the caller would wait for ever.
+        ((MANAGER_IDENTITY,), asyncio.CancelledError(), grpc.StatusCode.UNAVAILABLE),
     ):
         servicer, context = Recording(fails), Context(5, identities)
         behavior = await behavior_of(name, servicer)
@@ -279,11 +283,11 @@ def test_the_server_of_an_agent_has_the_guard(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(grpc.aio, "server", server)
     monkeypatch.setattr(agent_server, "AttachService", lambda *_: None)
-    monkeypatch.setattr(agent_server, "PortService", lambda _: None)
+    monkeypatch.setattr(agent_server, "PortService", lambda *_: None)
     monkeypatch.setattr(agent_server, "CodeService", lambda _: None)
     nothing: Any = None
     with pytest.raises(ZeroDivisionError):
-        agent_server.Server(nothing, nothing, nothing, nothing, nothing, builds=nothing)
+        agent_server.Server(nothing, nothing, nothing, nothing, nothing, builds=nothing, history=nothing)
     (options,) = made
     assert [type(interceptor) for interceptor in options["interceptors"]] == [Guard]
     assert set(METHODS) <= vars(AgentService).keys()

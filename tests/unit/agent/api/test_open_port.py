@@ -9,15 +9,18 @@ import contextlib
 import errno
 import gc
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from retinue.agent.api.files import FileService
 from retinue.agent.api.open_port import PortService
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.rpc.core.errors import ServiceError
 from retinue.types.v1 import port_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
 
 class Kernel:
@@ -65,7 +68,7 @@ async def opened(
     """A stream that is connected."""
     backend = Backend()
     known: Any = backend
-    service = PortService(known)
+    service = PortService(known, FileService(known))
     if direct:
         service.direct.open("127.0.0.1", 0)
     try:

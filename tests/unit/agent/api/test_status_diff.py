@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from retinue.agent.api.convert import attempt_status
-from retinue.agent.api.status_diff import DEBOUNCE, SentStatus, StatusDiff
+from retinue.agent.api.status_diff import DEBOUNCE, START_DEBOUNCE, SentStatus, StatusDiff
 from retinue.agent.attempts import ObservedAttempt, Pause, Phase
 from retinue.agent.probes.prober import NOT_ROUTED
 from retinue.agent.runtime.attempt_records import Record
@@ -34,7 +34,10 @@ def diff(*changed: SentStatus, removed: str = "", gone: str = "") -> StatusDiff:
     [
         (diff(), math.inf),
         (diff(sent(Phase.PULLING)), DEBOUNCE),
-        (diff(sent(Phase.CREATING), sent(Phase.CREATED)), DEBOUNCE),
+        (diff(sent(Phase.WAITING), sent(Phase.CREATING), sent(Phase.CREATED)), START_DEBOUNCE),
+        (diff(sent(Phase.CREATING), sent(Phase.PULLING)), DEBOUNCE),
+        (diff(sent(Phase.CREATING), removed="l.1"), DEBOUNCE),
+        (diff(sent(Phase.CREATING), gone="s"), DEBOUNCE),
         (diff(sent(Phase.STOPPING)), DEBOUNCE),
         (diff(removed="k.1"), DEBOUNCE),
         (diff(gone="s"), DEBOUNCE),
@@ -54,6 +57,12 @@ def test_it_does_not_wait_longer_for_more_of_its_kind() -> None:
     second = diff(sent(Phase.PULLING), sent(Phase.CREATING)).due(first, 7.0 + DEBOUNCE / 2)
     assert first == second == 7.0 + DEBOUNCE
     assert diff().due(first, 7.0 + DEBOUNCE / 2) == math.inf
+
+
+def test_what_waits_less_has_the_rest_with_it() -> None:
+    start = diff(sent(Phase.CREATING)).due(math.inf, 7.0)
+    assert diff(sent(Phase.CREATING), sent(Phase.STOPPING)).due(start, 7.5) == 7.5 + DEBOUNCE
+    assert diff(sent(Phase.CREATING), sent(Phase.STOPPING)).due(start, 7.0 + START_DEBOUNCE) == start
 
 
 def test_an_attempt_is_evaluated_again_only_when_it_changed() -> None:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
+import errno
+import gc
+import threading
+from typing import TYPE_CHECKING
 
 import pytest
 
+from retinue.agent.api import terms as terms_module
 from retinue.agent.api.terms import Terms, decode, encode
 from retinue.agent.state import checked
 from retinue.agent.state.damaged import DamagedFiles
 from retinue.rpc.core.terms import MAX_FORMER, StaleIncarnationError, StaleTermError, TermHistory
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_terms_count_within_an_incarnation() -> None:
@@ -64,3 +71,27 @@ def test_what_was_seen_outlives_the_process(tmp_path: Path) -> None:
             await terms().accept("b", 1)
 
     asyncio.run(run())
+
+
+async def test_a_write_that_fails_after_its_caller_has_gone_is_no_defect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun, gone = threading.Event(), threading.Event()
+
+    def fail(_path: Path, _content: bytes) -> None:
+        begun.set()
+        gone.wait()
+        raise OSError(errno.EIO, "failed")
+
+    monkeypatch.setattr(terms_module, "replace_file", fail)
+    accepting = asyncio.create_task(Terms(tmp_path / "term", DamagedFiles(tmp_path / "damaged")).accept("a", 1))
+    await asyncio.to_thread(begun.wait)
+    accepting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await accepting
+    gone.set()
+    while any(task is not asyncio.current_task() for task in asyncio.all_tasks()):
+        await asyncio.sleep(0.01)
+    del accepting
+    gc.collect()
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []

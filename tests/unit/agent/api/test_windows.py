@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
@@ -15,6 +14,9 @@ from retinue.agent.api import server as agent_server
 from retinue.manager import listeners
 from retinue.manager.agent_rpc import dialer
 from tests.support.eventually import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
 
 WINDOW = 32 * 1024
 ROUNDS = 3

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,6 +14,9 @@ from retinue.agent.builds import NodeBuilds
 from retinue.agent.code.workspace import Workspace
 from retinue.agent.errors import KernelRuntimeError
 from retinue.agent.inside.host_work_directory import finished
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 async def _cancel(task: asyncio.Task[Any]) -> None:

@@ -7,14 +7,17 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from retinue.agent.errors import NotRunningError
 from retinue.agent.host.processes import Process, identify
 from retinue.agent.inside.sockets import open_sockets
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 NAMES = ("s-1", "s-2", "s-3", "s-4")
 

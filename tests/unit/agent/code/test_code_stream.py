@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,6 +15,9 @@ from retinue.agent.code.runs import Run
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.rpc.core.errors import ApiError, Code
 from retinue.types.v1 import code_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 STREAMS = 300
 """Each ends at another moment; one in five lost its last events when the last to write

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import pytest_asyncio
@@ -15,10 +13,15 @@ from retinue.agent.attempts import Phase
 from retinue.agent.builds import NodeBuilds
 from retinue.agent.code.core.events import Event, Finished, Queued, RunRequest, Started, Status
 from retinue.agent.code.jupyter import Execution
-from retinue.agent.code.runs import Run
 from retinue.agent.code.workspace import Workspace
 from retinue.agent.errors import KernelRuntimeError, NotRunningError
 from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from retinue.agent.code.runs import Run
 
 
 class Node:

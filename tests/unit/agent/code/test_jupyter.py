@@ -7,11 +7,9 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
-from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pytest
 import pytest_asyncio
 import zmq
 import zmq.asyncio
@@ -23,6 +21,11 @@ from retinue.agent.code.jupyter import Jupyter
 from retinue.agent.code.runs import Run
 from retinue.agent.inside.sockets import KernelSocket
 from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    import pytest
 
 KEY = "key"
 

@@ -5,11 +5,9 @@ only languages in use are counted.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -18,6 +16,10 @@ from retinue.agent.builds import NodeBuilds
 from retinue.agent.code import workspaces
 from retinue.agent.code.workspaces import MAX_LANGUAGES, TooManyLanguagesError, Workspaces
 from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
 
 
 class FakeWorkspace:

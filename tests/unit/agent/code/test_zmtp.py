@@ -8,9 +8,8 @@ import resource
 import socket
 import tempfile
 import threading
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 import zmq
@@ -21,6 +20,9 @@ from hypothesis import strategies as st
 from retinue.agent.code.core.zmtp import LARGEST_COMMAND, MAX_PARTS, OVERHEAD, FrameCounter, RefusedMessageError
 from retinue.agent.code.relay import Relay
 from tests.support.eventually import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + b"\0" + bytes(31)
 LARGEST = 16 << 20

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -14,9 +14,6 @@ from retinue.agent.docker.image_defaults import fitted
 from retinue.agent.docker.images import Image, ImageError
 from retinue.agent.docker.registries import Reference, parse_reference
 from retinue.agent.host.core.limits import THREAD_VARIABLES
-
-if TYPE_CHECKING:
-    pass
 
 DIGEST = "sha256:" + "a" * 64
 

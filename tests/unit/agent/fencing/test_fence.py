@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,6 +14,9 @@ from retinue.agent.fencing.lease import Fence, OverdueError
 from retinue.agent.fencing.watchdog import FenceTarget
 from retinue.agent.host.processes import Process
 from tests.support.eventually import eventually
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def guarded(name: str, seconds: float) -> DesiredAttempt:

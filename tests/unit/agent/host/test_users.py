@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from dataclasses import replace
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import example, given
@@ -22,6 +22,9 @@ from retinue.agent.host.id_mapped import (
     translated,
 )
 from retinue.agent.host.users import LARGEST, UserRange, Users, UsersError, next_uid, parse_range
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = pytest.mark.root
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from retinue.agent.inside.log_file import CHUNK, MAX_MARKS, Marks, Output
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def output(tmp_path: Path, data: bytes) -> Output:

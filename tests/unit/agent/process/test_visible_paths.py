@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from retinue.agent.process.core.visible_paths import VisiblePaths, check_shown
 from retinue.agent.process.root_layer import RootLayer, mount_points
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_what_is_hidden_comes_before_what_is_shown() -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from retinue.agent.inside.host_kernel import read_usage
 from retinue.agent.resources.core.usage import Usage, group_paths, network_bytes, number, usage_of
 from retinue.agent.resources.sampler import Sampler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 ONE = {
     "cpuacct/cpuacct.usage": "123456789012\n",

@@ -11,10 +11,9 @@ import signal
 import socket
 import stat
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from retinue.agent.attempts import AttemptSpec, ObservedAttempt, Phase
 from retinue.agent.errors import KernelRuntimeError, NotRunningError, PortClosedError, UnknownAttemptError
@@ -28,7 +27,12 @@ from retinue.agent.inside.workdir import Entry, MissingError, parts_of
 from retinue.agent.kernel.core import frames
 from retinue.agent.kernel.core.accounts import login_variables
 from retinue.agent.resources.core.usage import FinalUsage, Usage
-from retinue.agent.runtime.kernel import KernelSocket, Program
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from retinue.agent.runtime.kernel import KernelSocket, Program
 
 
 @dataclass
@@ -289,7 +293,11 @@ class FakeUpload:
     def complete(self) -> bool:
         return self.offset == self._announced.size
 
-    async def write(self, data: bytes) -> None:
+    @property
+    def resumed(self) -> bytes:
+        return hashlib.sha256(self._content).digest()
+
+    async def write(self, data: bytes | memoryview) -> None:
         if self.offset + len(data) > self._announced.size:
             raise DigestError(f"more than {self._announced.size} bytes came")
         self._content += data

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,6 +14,9 @@ from retinue.agent.runtime import attempt_store as book_module
 from retinue.agent.runtime.attempt_records import Record, Records, ended
 from retinue.agent.runtime.attempt_store import AttemptStore
 from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class SlowDisk(Records):

@@ -6,9 +6,9 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -31,6 +31,9 @@ from retinue.agent.runtime.disk_use import (
     unlinked,
 )
 from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 BOUNDS = Bounds(64 << 20, 1000)
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Mapping
-from pathlib import Path
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,6 +14,10 @@ from retinue.agent.conditions import Conditions
 from retinue.agent.runtime import disk_use
 from retinue.agent.runtime.disk_use import DISK_EXCEEDED, Bounds, DiskFootprint, DiskWatch, Use
 from tests.support.eventually import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+    from pathlib import Path
 
 BOUNDS = Bounds(64 << 20, 10)
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,6 +11,10 @@ from retinue.agent.attempts import AttemptSpec, ObservedAttempt, Phase
 from tests.support.eventually import NEVER
 from tests.support.runtime_contract import *  # noqa: F403  # the tests
 from tests.unit.agent.runtime.fake_runtime import FakeRuntime, State
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
 
 
 class FakeHarness:

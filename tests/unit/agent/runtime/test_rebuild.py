@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,11 +15,14 @@ from retinue.agent.host import processes
 from retinue.agent.host.processes import Process
 from retinue.agent.runtime import rebuild
 from retinue.agent.runtime.attempt_records import Record
-from retinue.agent.runtime.rebuild import Found, find_kernel, rebuilt, recovered
+from retinue.agent.runtime.rebuild import LiveKernel, find_kernel, rebuilt, recovered
 from retinue.rpc.core.reasons import AttemptReason
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 INIT, MONITOR = Process(7, 70), Process(6, 60)
-FOUND = Found(INIT, MONITOR, waiting=False, cores=(2, 3))
+FOUND = LiveKernel(INIT, MONITOR, waiting=False, cores=(2, 3))
 COPY = Record("k.1", "session", "k", "boot", networked=True, phase=Phase.RUNNING, start_time=5.0, log_size=9)
 
 
@@ -107,7 +110,7 @@ def test_a_kernel_is_found_by_the_first_process_of_its_namespace(proc: Proc) -> 
     nested = [proc.add(number, 7, 1, parent=5) for number in (4, 12)]
     init = proc.add(9, 1, parent=2)
     found = find_kernel([monitor, *nested, command, init])
-    assert found == Found(Process(init, 90), Process(monitor, 20), waiting=False, cores=())
+    assert found == LiveKernel(Process(init, 90), Process(monitor, 20), waiting=False, cores=())
 
 
 def test_processes_of_the_host_and_inner_ones_are_no_kernel(proc: Proc) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from retinue.agent.runtime.attempt_records import Records
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_attempts_removed_at_once_are_all_remembered(tmp_path: Path) -> None:

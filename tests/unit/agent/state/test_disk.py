@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
-from pathlib import Path
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import pytest
 
 from retinue.agent.conditions import Conditions
 from retinue.agent.state.disk import Disk
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 GIB, MIB = 1 << 30, 1 << 20
 

@@ -14,7 +14,7 @@ from retinue.client.kernel.code import MAX_UNREAD
 from retinue.client.kernel.port import LocalPort
 from retinue.manager.v1 import kernel_service_pb2 as pb
 from retinue.manager.v1 import kernel_service_pb2_grpc as service_grpc
-from retinue.types.v1 import code_pb2, port_pb2
+from retinue.types.v1 import code_pb2, port_pb2, terminal_pb2
 from tests.support.eventually import NEVER, eventually
 
 Connect = Callable[[Callable[[grpc.aio.Server], None]], Awaitable[Client]]
@@ -40,6 +40,11 @@ class Servicer(service_grpc.KernelServiceServicer):
                 self.taken += len(request.data)
         finally:
             self.ended.set()
+
+    async def Attach(self, request_iterator: Any, context: Any) -> AsyncIterator[pb.AttachResponse]:
+        await anext(request_iterator)
+        exited = terminal_pb2.CommandExited(exit_code=3)
+        yield pb.AttachResponse(output=terminal_pb2.CommandOutput(exited=exited))
 
     async def ExecuteCode(self, request_iterator: Any, context: Any) -> AsyncIterator[pb.ExecuteCodeResponse]:
         async for request in request_iterator:
@@ -112,3 +117,14 @@ async def test_a_slow_reader_gets_all_of_a_run_behind_the_end_of_requests(connec
         await code.finish()
         await reading
     assert len(events) == 3 * MAX_UNREAD + 1
+
+
+async def test_the_input_of_a_command_that_has_ended_may_end(connect: Connect) -> None:
+    client = await connect(lambda server: service_grpc.add_KernelServiceServicer_to_server(Servicer(), server))
+    async with client.sessions.attach("s", ["true"]) as command, asyncio.timeout(NEVER):
+        # Some before the server's end of the call has come, and some after.
+        for _ in range(50):
+            await command.end_input()
+            await asyncio.sleep(0.01)
+        assert [printed async for printed in command] == []
+        assert command.exit_code == 3

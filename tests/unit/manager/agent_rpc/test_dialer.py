@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
@@ -15,6 +14,9 @@ import pytest
 from retinue.manager.agent_rpc import dialer as dialing
 from retinue.manager.agent_rpc.dialer import MAX_STREAMS, OPTIONS, Dialer, Purpose
 from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 STREAMS = 300
 SLOW_SECONDS = 0.4

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
@@ -11,6 +10,9 @@ import pytest
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.manager.agent_rpc.output import OutputGoneError, OutputPastEndError, Span, stream_output
 from retinue.manager.agent_rpc.relay import AgentRefusedError, AttemptLocation, Forwarder
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
 
 PLACE = AttemptLocation("n1", "h:1", "k.1")
 

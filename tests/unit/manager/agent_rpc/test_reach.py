@@ -7,8 +7,7 @@ import datetime as dt
 import socket
 import ssl
 import tempfile
-from collections.abc import Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -20,6 +19,10 @@ from retinue.manager.identity.principal import Kind
 from retinue.rpc.core.reasons import AgentConditionReason
 from tests.integration.manager.rig import key_and_request
 from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 LONG_AGO = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
 

@@ -5,19 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
-import pytest
+from google.protobuf.duration_pb2 import Duration
 
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.manager.agent_rpc.dialer import Dialer
 from retinue.manager.agent_rpc.relay import AttemptLocation
-from retinue.manager.agent_rpc.stats import StatsReader
+from retinue.manager.agent_rpc.stats import StatsReader, read_samples
 from retinue.types.v1.usage_pb2 import ResourceUsage
 from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    import pytest
 
 SERVICE = pb.DESCRIPTOR.services_by_name["AgentService"].full_name
 OWN, OTHERS, UNKNOWN = "honest.1", "rogue.1", "nobody.7"
@@ -31,6 +35,18 @@ class Agent:
         self.asked: list[list[str]] = []
         self.silent = False
         self.ends: grpc.StatusCode | None = None
+        self.keeps_samples = True
+        self.listed: list[pb.ListUsageSamplesRequest] = []
+
+    async def list_samples(self, request: pb.ListUsageSamplesRequest, _: Any) -> pb.ListUsageSamplesResponse:
+        self.listed.append(request)
+        names = {"own": OWN, "others": OTHERS, "unknown": UNKNOWN}
+        return pb.ListUsageSamplesResponse(
+            attempts=[
+                pb.AttemptUsageSamples(attempt_id=names[name], samples=[ResourceUsage(memory_bytes=size)])
+                for name, size in sorted(self.memory.items())
+            ]
+        )
 
     async def read_stats(self, request: pb.ReadStatsRequest, context: Any) -> pb.ReadStatsResponse:
         self.asked.append(sorted(request.attempt_ids))
@@ -69,7 +85,13 @@ async def serving(*agents: Agent) -> AsyncIterator[list[str]]:
             method = grpc.unary_unary_rpc_method_handler(
                 agent.read_stats, pb.ReadStatsRequest.FromString, pb.ReadStatsResponse.SerializeToString
             )
-            server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {"ReadStats": method}),))
+            listing = grpc.unary_unary_rpc_method_handler(
+                agent.list_samples,
+                pb.ListUsageSamplesRequest.FromString,
+                pb.ListUsageSamplesResponse.SerializeToString,
+            )
+            methods = {"ReadStats": method} | ({"ListUsageSamples": listing} if agent.keeps_samples else {})
+            server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
             addresses.append(f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}")
             await server.start()
             stack.push_async_callback(server.stop, None)
@@ -132,3 +154,24 @@ async def test_an_answer_is_waited_for_so_long_only() -> None:
     silent.silent = True
     async with serving(silent) as (address,), reading(Plain()) as reader:
         assert await reader.read([AttemptLocation("silent", address, OWN)], 0.1) == {}
+
+
+async def test_samples_are_those_of_the_agents_that_keep_them() -> None:
+    honest, rogue, former = Agent(own=1), Agent(own=666, others=2), Agent(unknown=3)
+    former.keeps_samples = False
+    async with serving(honest, rogue, former) as (first, second, third):
+        places = [
+            AttemptLocation("honest", first, OWN),
+            AttemptLocation("rogue", second, OTHERS),
+            AttemptLocation("former", third, UNKNOWN),
+        ]
+        dialer, asked = Plain(), pb.ListUsageSamplesRequest(interval=Duration(seconds=30))
+        try:
+            found = await read_samples(dialer, places, asked, NEVER)
+        finally:
+            await dialer.close()
+    assert {key: [item.memory_bytes for item in value.samples] for key, value in found.items()} == {
+        OWN: [1],
+        OTHERS: [2],
+    }
+    assert honest.listed == [pb.ListUsageSamplesRequest(attempt_ids=[OWN], interval=Duration(seconds=30))]

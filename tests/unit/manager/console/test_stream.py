@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from aiohttp import WSMessage, WSMsgType
 
-from retinue.manager.console.core.frames import End
 from retinue.manager.console.stream import HEARTBEAT_SECONDS, WINDOW_BYTES, Stream, Window
 from tests.link.virtual_time import run
+
+if TYPE_CHECKING:
+    from retinue.manager.console.core.frames import End
 
 
 async def _rests(task: asyncio.Task[None]) -> bool:

@@ -6,8 +6,7 @@ import asyncio
 import contextlib
 import logging
 import uuid
-from collections.abc import AsyncIterator
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -15,12 +14,16 @@ from retinue.manager.agent_rpc.output import Piece, Span
 from retinue.manager.agent_rpc.relay import AgentUnavailableError, AttemptLocation, Forwarder
 from retinue.manager.controllers import log_collector
 from retinue.manager.controllers.log_collector import OutputCollector
-from retinue.manager.dispatch.desired_state import Affected
 from retinue.manager.store.leadership import leadership
 from retinue.manager.store.postgres.database import Database, StoreUnavailable
 from retinue.manager.store.sessions import outputs
 from retinue.manager.store.sessions.outputs import PendingOutput
 from retinue.rpc.cancellation import UnrequestedCancellationError, cancellable
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from retinue.manager.dispatch.desired_state import Affected
 
 ROW = PendingOutput(
     session_id=uuid.UUID(int=1), kernel_id=uuid.UUID(int=2), epoch=1, agent_id="n1", address="127.0.0.1:1", log_size=5

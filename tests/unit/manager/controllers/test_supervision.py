@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import pytest
 from prometheus_client import REGISTRY
@@ -13,6 +13,9 @@ from retinue.manager.store.leadership.leadership import NotLeader
 from retinue.manager.store.postgres.database import StoreUnavailable
 from retinue.manager.supervision import PartInterruptedError, all_or_each, supervise
 from tests.support.eventually import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 @pytest.mark.parametrize("over", [NotLeader("another leads"), TermOverError("another leads")])

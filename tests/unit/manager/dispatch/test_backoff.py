@@ -36,6 +36,7 @@ async def pauses(lifetimes: list[float], monkeypatch: pytest.MonkeyPatch) -> lis
         term=1,
         dialer=unused,
         heartbeat=1.0,
+        lost_after=60.0,
         desired=unused,
         protected=unused,
         removable=unused,

@@ -19,7 +19,7 @@ from retinue.manager.domain.session.states import Observed, SessionState
 from retinue.manager.store.postgres.database import StoreUnavailable
 from retinue.rpc.core.errors import ApiError, Code
 from tests.link.memory_agent import AGENT
-from tests.link.memory_manager import HEARTBEAT, Leader, MemoryStore
+from tests.link.memory_manager import HEARTBEAT, LOST_AFTER, Leader, MemoryStore
 from tests.link.virtual_time import run
 from tests.link.wire import ROOM, Stream, Wire
 from tests.support.eventually import eventually
@@ -183,6 +183,27 @@ def test_a_report_that_may_not_be_committed_is_not_acked_and_comes_with_the_next
     assert store.committed[key, Observed.EXITED] == 1 + written
     assert len(store.moves(key)) == len(set(store.moves(key)))
     assert store.state(key) is SessionState.TERMINATED
+
+
+def test_a_stream_on_which_the_agent_says_nothing_any_more_is_given_up() -> None:
+    """As when an agent has dropped the call without ending it, and waits for another."""
+
+    def beating(times: int) -> Script:
+        async def script(requests: Requests) -> AsyncGenerator[pb.SyncResponse, None]:
+            reading = asyncio.create_task(stay(requests))
+            yield welcome()
+            for number in range(times):
+                yield beat(number)
+                await asyncio.sleep(HEARTBEAT)
+            await reading
+
+        return script
+
+    scripts = beating(10), beating(10_000)
+    made = led(MemoryStore(), *scripts, then=for_seconds(10 * HEARTBEAT + LOST_AFTER - 1))
+    assert len(made.streams) == 1
+    made = led(MemoryStore(), *scripts, then=for_seconds(10 * HEARTBEAT + 5 * LOST_AFTER))
+    assert len(made.streams) == 2
 
 
 def test_what_cannot_be_committed_of_a_report_costs_one_attempt() -> None:

@@ -7,8 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -22,6 +21,9 @@ from retinue.manager.domain.session.states import Goal, SessionState
 from retinue.manager.store.fleet.nodes import AgentTarget
 from tests.support.controllers import Controller, Link, controller_of
 from tests.support.eventually import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 STATES = tuple(AgentState)
 # Looks at the clock every 16 ms; the clock is the test's own, in numbers that add up.

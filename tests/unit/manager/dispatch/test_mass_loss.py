@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -20,6 +19,9 @@ from retinue.manager.domain.agents.timers import Timers
 from retinue.manager.domain.scheduling.records import AgentState, LossHold, MassLossRule
 from retinue.manager.store.fleet.nodes import AgentTarget
 from tests.support.eventually import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable
 
 # Of a clock that is the test's own, in numbers that add up.
 TIMERS = Timers(heartbeat=0.015625, suspect_after=0.0625, lost_after=0.125)

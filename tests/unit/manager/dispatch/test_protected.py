@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import socket
 import threading
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from retinue.manager.dispatch.protected_addresses import (
     HostAddresses,
@@ -17,6 +17,9 @@ from retinue.manager.dispatch.protected_addresses import (
 )
 from retinue.manager.dispatch.sent_state import DesiredState, SentState
 from tests.support.eventually import NEVER, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 def test_hosts_of_settings() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,6 +15,9 @@ from retinue.manager.dispatch.reachability import Reachability
 from retinue.manager.domain.session.attempts import ListenerBrokenError, TermOverError
 from retinue.rpc.core.reasons import AgentConditionReason
 from tests.support.eventually import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 ADDRESS = "192.0.2.1:7443"
 COPY = NotReached(AgentConditionReason.COPY, "a copy")
@@ -157,3 +160,29 @@ async def test_what_cannot_be_recorded_is_recorded_later_and_only_the_end_of_the
         world.dialer.found, world.broken = None, TermOverError("another leads")
         with pytest.raises(TermOverError):
             await task
+
+
+async def test_handshakes_wait_for_their_turn() -> None:
+    world = World()
+    turn = asyncio.Event()
+
+    async def comes() -> None:
+        await turn.wait()
+
+    reachability = Reachability(world.link, world.dialer, world.record, interval=10_000.0, retry=0.001, turn=comes)
+    world.link.connected = False
+    task = asyncio.create_task(reachability.run())
+    try:
+        for _ in range(10):
+            reachability.turn()
+            await asyncio.sleep(0.001)
+        assert world.dialer.wholes == []
+        # The stream has opened meanwhile: nothing has to be looked at.
+        world.link.connected = True
+        reachability.turn()
+        turn.set()
+        await world.until(None)
+        assert True not in world.dialer.wholes
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

@@ -35,6 +35,7 @@ async def test_a_refusal_is_a_warning(
         term=1,
         dialer=unused,
         heartbeat=1.0,
+        lost_after=60.0,
         desired=unused,
         protected=unused,
         removable=unused,

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,6 +16,9 @@ from retinue.manager.domain.session.states import Observed
 from retinue.manager.store.leadership.leadership import NotLeader
 from retinue.manager.store.postgres.database import StoreUnavailable
 from tests.link.virtual_time import run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
 
 
 def report(agent: str, *numbers: int) -> NodeReport:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 import pytest
 from envoy.config.route.v3.route_pb2 import RouteConfiguration
-from google.protobuf.message import Message
 
 from retinue.manager.gateway.core import resources
 from retinue.manager.gateway.core.connections import access_name, kernel_name
 from retinue.manager.gateway.core.rules import Address, Target
 from retinue.manager.gateway.routes import Routes
 from retinue.proxy.ads import CLUSTERS, LISTENERS, ROUTES, AdsServer
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from google.protobuf.message import Message
 
 pytestmark = pytest.mark.asyncio
 

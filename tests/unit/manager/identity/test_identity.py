@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import stat
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from cryptography import x509
@@ -24,6 +24,9 @@ from retinue.manager.identity.tokens import (
     same_hash,
 )
 from retinue.manager.server.authentication import bearer_of, node_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 NOW = dt.datetime(2026, 5, 1, 12, tzinfo=dt.UTC)
 PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | ed25519.Ed25519PrivateKey

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import datetime as dt
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cryptography import x509
 
 from retinue.manager.identity.authority import Authority
 from retinue.manager.identity.own_certificate import OwnCertificate
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 YEAR = dt.timedelta(days=365)
 

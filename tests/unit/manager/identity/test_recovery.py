@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,6 +13,10 @@ from retinue.manager.identity.principal import Kind
 from retinue.manager.identity.recovery import CHALLENGE_LIFETIME, Recoveries, Recovery, Registration
 from retinue.rpc.enrollment import recovery as proofs
 from retinue.rpc.enrollment.identity import KeyRequest, new_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 NOW = dt.datetime(2026, 5, 1, 12, tzinfo=dt.UTC)
 MONTH = dt.timedelta(days=30)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,6 +16,9 @@ from retinue.manager.scheduler.core.alternative_groups import MAX_NAMED, MAX_TRI
 from retinue.manager.scheduler.core.cache import Cache, Limit
 from tests.unit.manager.scheduler.waiting_sessions import AGENTS
 from tests.unit.manager.scheduler.waiting_sessions import waiting as snapshot_waiting
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 NOW = 1000.0
 
@@ -32,7 +34,7 @@ def cache(agents: Mapping[str, int], policies: Mapping[str, Mapping[str, Any]] |
     """An agent for each group, with so many thousandths of a processor."""
     made = Cache.empty(offered, needed)
     for group, cpu in agents.items():
-        policy = GroupRecord(group, "drf", "concentrated", {}, owner_weights={}, rotation="", isolations=[])
+        policy = GroupRecord(group, "drf", "concentrated", {}, owner_weights={}, round_robin_cursor="", isolations=[])
         made.groups[group] = replace(policy, **(policies or {}).get(group, {}))
         made.agents.put(replace(AGENTS[0], id=f"of-{group}", resource_group=group, capacity={"cpu": cpu}))
     return made

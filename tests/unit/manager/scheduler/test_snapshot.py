@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -19,6 +18,9 @@ from retinue.manager.scheduler.core.snapshot import Endpoint, PastUsage, Snapsho
 from retinue.manager.scheduling.columns import UNLIMITED, AgentPreferences
 from retinue.manager.scheduling.fair_share import DAY_SECONDS
 from tests.unit.manager.scheduler.waiting_sessions import AGENTS, waiting
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 QUEUE = [waiting("ann"), waiting("ben", "q"), waiting("cem")]
 

@@ -112,8 +112,8 @@ def test_a_family_that_is_full_is_waited_for() -> None:
     explanation = why(made)
     assert (explanation.tier, explanation.code) == (Tier.CAPACITY, "INSUFFICIENT_CAPACITY")
     assert explanation.message == (
-        "1 of 2 kernels find room together: the kernel of rank 1 asks for cpu 2, agent b comes closest with 1 free, "
-        "1 short; of agents with IPv6 underlay addresses, as no packets pass between these and others"
+        "1 of 2 kernels find room together; its kernel of rank 1 needs 2 cpu on one node; the freest has 1 (b); "
+        "of agents with IPv6 underlay addresses, as no packets pass between these and others"
     )
     assert {shortfall.agent for shortfall in explanation.shortfalls} <= {"b", "c"}
 

@@ -200,18 +200,18 @@ class TestAgents:
             scene.add_agent(name, {"cpu": 9})
         for number in range(2):
             scene.add_session(str(number), "A", [{"cpu": 1}])
-        outcome = scene.run(Policy("fifo", "round-robin"), rotation="c")
+        outcome = scene.run(Policy("fifo", "round-robin"), round_robin_cursor="c")
         assert [outcome.agents[name] for name in outcome.order] == [["d"], ["a"]]
-        assert outcome.decisions.rotation == "a"
+        assert outcome.decisions.round_robin_cursor == "a"
 
     def test_rotation_stays_where_it_is_when_a_gang_fails(self) -> None:
         scene = Scene()
         for name in ("a", "b"):
             scene.add_agent(name, {"cpu": 2})
         scene.add_session("gang", "A", [{"cpu": 2}] * 3)
-        outcome = scene.run(Policy("fifo", "round-robin"), rotation="a")
+        outcome = scene.run(Policy("fifo", "round-robin"), round_robin_cursor="a")
         assert outcome.order == []
-        assert outcome.decisions.rotation == "a"
+        assert outcome.decisions.round_robin_cursor == "a"
 
     def test_a_limit_of_kernels_counts_running_ones_and_each_of_a_gang(self) -> None:
         scene = Scene()
@@ -224,7 +224,7 @@ class TestAgents:
         assert outcome.agents == {"0": ["a", "a"]}
         explanation = outcome.decisions.explain(outcome.rows["1"])
         assert explanation is not None
-        assert "kernels 1" in explanation.message
+        assert "needs room for 1 kernel on one node; the freest has room for 0 kernels (a)" in explanation.message
 
     def test_wishes(self) -> None:
         def agents_of(**wishes: object) -> list[str] | None:
@@ -271,7 +271,7 @@ def test_nothing_to_do(session_strategy: str, agent_strategy: str) -> None:
     assert Scene().run(policy).order == []
     alone = Scene()
     alone.add_agent("a", {"cpu": 1})
-    assert alone.run(policy, rotation="z").decisions.rotation in ("z", "a")
+    assert alone.run(policy, round_robin_cursor="z").decisions.round_robin_cursor in ("z", "a")
     waiting = Scene()
     waiting.add_session("s", "A", [{"cpu": 1}])
     waiting.add_session("empty", "A", [])

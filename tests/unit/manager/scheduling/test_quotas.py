@@ -93,7 +93,7 @@ def test_the_reason_has_the_amounts_at_the_end_of_the_pass() -> None:
     why = decisions.explain(1)
     assert why is not None
     assert (why.tier, why.code) == (Tier.POLICY, "QUOTA")
-    assert why.message == "quota of user ann: 2 of 2 sessions, cpu 3.5 of 4 held, 3 asked for"
+    assert why.message == "user ann has 2 of 2 sessions; user ann holds 3.5 of 4 cpu; this asks 3"
     assert decisions.explain(0) is None
 
 

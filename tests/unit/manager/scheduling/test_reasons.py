@@ -29,7 +29,7 @@ def test_never_fits_as_configured() -> None:
     assert reason(scene) == Explanation(
         Tier.CONFIGURATION,
         "EXCEEDS_LARGEST_AGENT",
-        "larger than every agent: the main kernel asks for cpu 8, agent b comes closest with 4 there, 4 short",
+        "needs 8 cpu on one node; the largest has 4 (b)",
         (Shortfall(0, "b", (MissingAmount("cpu", 8000, 4000),)),),
     )
 
@@ -50,7 +50,7 @@ def test_the_whole_group_is_too_small() -> None:
     scene.add_session("s", "A", [{"cpu": 2000}] * 3)
     explanation = reason(scene)
     assert (explanation.tier, explanation.code) == (Tier.CONFIGURATION, "EXCEEDS_GROUP")
-    assert explanation.message == "empty agents would hold 2 of the 3 kernels that ask for cpu 2"
+    assert explanation.message == "needs 2 cpu for each of 3 kernels; the nodes, empty, would hold 2 of them"
 
 
 def test_single_node_is_judged_by_the_sum() -> None:
@@ -61,9 +61,7 @@ def test_single_node_is_judged_by_the_sum() -> None:
     explanation = reason(scene)
     assert explanation.tier is Tier.CONFIGURATION
     assert explanation.shortfalls == (Shortfall(None, "a", (MissingAmount("cpu", 4000, 3000),)),)
-    assert explanation.message.startswith(
-        "larger than every agent: all kernels together ask for cpu 4, agent a comes closest with 3"
-    )
+    assert explanation.message == "needs 4 cpu on one node for its 2 kernels together; the largest has 3 (a)"
 
 
 def test_no_agent_of_the_architecture() -> None:
@@ -91,10 +89,7 @@ def test_what_is_short_now_after_what_the_pass_placed() -> None:
     scene.add_session("s", "A", [{"cpu": 2000, "mem": 3 << 30}])
     explanation = reason(scene)
     assert (explanation.tier, explanation.code) == (Tier.CAPACITY, "INSUFFICIENT_CAPACITY")
-    assert (
-        explanation.message
-        == "not enough is free: the main kernel asks for cpu 2, agent a comes closest with 1 free, 1 short"
-    )
+    assert explanation.message == "needs 2 cpu on one node; the freest has 1 (a)"
     assert explanation.shortfalls == (Shortfall(0, "a", (MissingAmount("cpu", 2000, 1000),)),)
 
 
@@ -103,6 +98,7 @@ def test_the_binding_slot_comes_first() -> None:
     scene.add_agent("a", {"cpu": 4000, "mem": 100}, {"cpu": 3000, "mem": 99})
     scene.add_session("s", "A", [{"cpu": 2000, "mem": 100}])
     assert [lack.slot for lack in reason(scene).shortfalls[0].lacks] == ["mem", "cpu"]
+    assert reason(scene).message == "needs 100 mem and 2 cpu on one node; the freest has 1 mem and 1 cpu (a)"
 
 
 def test_kernels_that_fit_one_by_one_but_not_together() -> None:
@@ -113,7 +109,7 @@ def test_kernels_that_fit_one_by_one_but_not_together() -> None:
     for strategy in ("concentrated", "dispersed", "round-robin"):
         explanation = reason(scene, Policy("drf", strategy))
         assert explanation.message == (
-            "3 of 4 kernels find room together: the kernel of rank 3 asks for cpu 1, agent a comes closest with 0 free, 1 short"
+            "3 of 4 kernels find room together; its kernel of rank 3 needs 1 cpu on one node; the freest has 0 (a)"
         )
         assert explanation.shortfalls == (Shortfall(3, "a", (MissingAmount("cpu", 1000, 0),)),)
 
@@ -124,7 +120,7 @@ def test_a_gang_of_many_equal_kernels_has_few_lines() -> None:
     scene.add_agent("b", {"cpu": 2_000_000}, {"cpu": 2_000_000})
     scene.add_session("s", "A", [{"cpu": 1000}] * 1000)
     assert len(reason(scene).shortfalls) == 16
-    assert reason(scene).message.endswith("(and 15 more)")
+    assert reason(scene).message.endswith(", and 15 more of its kernels lack room")
 
 
 def test_a_reason_given_before_the_pass_is_kept() -> None:
@@ -151,7 +147,7 @@ def test_a_choice_that_is_too_small_is_not_the_whole_group() -> None:
     assert reason(scene) == Explanation(
         Tier.CONFIGURATION,
         "EXCEEDS_CHOSEN_AGENTS",
-        "larger than every agent that was chosen: the main kernel asks for cpu 4, agent a comes closest with 2 there, 2 short",
+        "needs 4 cpu on one node; the largest of those chosen has 2 (a)",
         (Shortfall(0, "a", (MissingAmount("cpu", 4000, 2000),)),),
     )
     together = Scene()
@@ -161,7 +157,7 @@ def test_a_choice_that_is_too_small_is_not_the_whole_group() -> None:
     explanation = reason(together)
     assert (explanation.code, explanation.message) == (
         "EXCEEDS_CHOSEN_AGENTS",
-        "the chosen agents, empty, would hold 1 of the 2 kernels that ask for cpu 2",
+        "needs 2 cpu for each of 2 kernels; the chosen nodes, empty, would hold 1 of them",
     )
 
 
@@ -172,7 +168,7 @@ def test_what_no_agent_could_hold_is_not_the_fault_of_a_choice() -> None:
     scene.add_session("s", "A", [{"cpu": 9000}], designated=["a"], strict=True)
     explanation = reason(scene)
     assert explanation.code == "EXCEEDS_LARGEST_AGENT"
-    assert "agent b comes closest with 8 there" in explanation.message
+    assert explanation.message == "needs 9 cpu on one node; the largest has 8 (b)"
 
 
 def test_strictly_designated_agents_alone_are_judged() -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from google.protobuf import descriptor_pool
-from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.field_mask_pb2 import FieldMask
 
@@ -26,6 +25,9 @@ from retinue.manager.server.authorization import METHODS, Access
 from retinue.manager.v1 import account_service_pb2 as pb
 from retinue.manager.v1 import fleet_service_pb2, kernel_service_pb2
 from retinue.types.v1 import terminal_pb2
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor import MethodDescriptor
 
 ADA = Principal(Kind.USER, "ada")
 PIA = Principal(Kind.USER, "pia", memberships=(Membership("default", "ADMIN"),))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import pytest
 from google.protobuf.descriptor_pb2 import MethodOptions
@@ -31,6 +31,9 @@ from retinue.manager.v1 import (
     session_service_pb2,
     template_service_pb2,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 SERVICES = [
     service

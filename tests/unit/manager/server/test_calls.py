@@ -8,9 +8,8 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
@@ -23,6 +22,9 @@ from retinue.manager.server.connection_watch import ConnectionCalls
 from retinue.manager.server.interceptors import CallInterceptor
 from retinue.manager.server.responses import HandlerContext
 from retinue.rpc.open_call import CallEndedError, OpenCall
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 METHOD = "/retinue.manager.v1.SessionService/WatchSessions"
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from google.protobuf import descriptor_pool, message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
-from google.protobuf.message import Message
 
 from retinue.manager.domain.errors import InvalidRequest
 from retinue.manager.listeners import SERVICES
@@ -16,6 +14,11 @@ from retinue.manager.server.messages import read
 from retinue.manager.v1 import kernel_service_pb2
 from retinue.manager.v1 import session_service_pb2 as pb
 from retinue.types.v1 import terminal_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from google.protobuf.message import Message
 
 NUL = "a\0b"
 DEEPEST = 6

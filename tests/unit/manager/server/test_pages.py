@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,6 +15,9 @@ from retinue.manager.server.pages import MAX_PAGE_BYTES, fitting, open_page
 from retinue.manager.v1 import session_pb2 as pb
 from retinue.manager.v1 import session_service_pb2 as service_pb
 from retinue.manager.v1.journal_position_pb2 import JournalPosition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 import grpc
 import grpc.aio
@@ -13,6 +13,9 @@ from grpc_reflection.v1alpha import reflection_pb2 as pb
 
 from retinue.manager.listeners import SERVICES
 from retinue.manager.server.reflection import V1, V1ALPHA, ReflectionServicer
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 SESSIONS = "retinue.manager.v1.SessionService"
 

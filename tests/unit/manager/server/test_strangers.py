@@ -9,13 +9,17 @@ import pytest
 from retinue.manager.server.strangers import (
     BYTES,
     BYTES_OF_CALL,
+    BYTES_OF_MORE_CALLS,
     CALLS,
     CONNECTIONS,
+    EARLY_BYTES,
+    EARLY_SECONDS,
     NEW_SECONDS,
     SEGMENTS,
     SILENT_SECONDS,
     STREAM_SECONDS,
     STREAMS,
+    WINDOWS,
     Accounts,
     Ending,
     Reason,
@@ -66,6 +70,19 @@ def test_calls_explain_bytes_but_are_counted_themselves() -> None:
     assert ended(strangers.judge(sights, talks, 0.0)) == {2: Reason.FLOOD}
 
 
+@pytest.mark.parametrize(("size", "ends"), [(BYTES_OF_MORE_CALLS, False), (4 * BYTES_OF_MORE_CALLS, True)])
+def test_few_calls_do_not_explain_many_that_were_taken_back(size: int, ends: bool) -> None:
+    """A busy event loop begins few of the calls of a flood; each stands for the bytes of hundreds."""
+    strangers, rate = Strangers(8, 1000), int(CALLS.rate)
+    endings = [
+        strangers.judge([seen(1, second * rate * size)], {(ADDRESS, 1): Talk(calls=second * rate)}, float(second))
+        for second in range(600)
+    ]
+    assert any(endings) is ends
+    # What a window holds was explained at first.
+    assert endings[: WINDOWS.burst // rate] == [[]] * (WINDOWS.burst // rate)
+
+
 def test_the_allowance_comes_back_at_its_rate() -> None:
     strangers = Strangers(8, 1000)
     assert strangers.judge([seen(1, BYTES.burst)], {(ADDRESS, 1): Talk(calls=1)}, 0.0) == []
@@ -89,6 +106,16 @@ def test_the_first_call_has_to_begin_in_time() -> None:
     assert strangers.judge(sights, talks, 0.0) == []
     assert strangers.judge(sights, talks, SILENT_SECONDS) == []
     assert ended(strangers.judge(sights, talks, SILENT_SECONDS + 0.1)) == {1: Reason.SILENT}
+
+
+def test_what_comes_begins_a_call_in_a_second() -> None:
+    """Frames that are no call, and slow to read, are a flood long before they use up the allowance."""
+    strangers = Strangers(8, 1000)
+    talks = {(ADDRESS, 2): Talk(calls=1, open=1)}
+    sights = [seen(1, EARLY_BYTES + 1), seen(2, EARLY_BYTES + 1), seen(3, EARLY_BYTES)]
+    assert strangers.judge(sights, talks, 0.0) == []
+    assert strangers.judge(sights, talks, EARLY_SECONDS) == []
+    assert ended(strangers.judge(sights, talks, EARLY_SECONDS + 0.1)) == {1: Reason.FLOOD}
 
 
 def test_open_calls_are_bounded_once_there_was_time_to_authenticate() -> None:

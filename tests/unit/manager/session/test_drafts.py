@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,7 +14,11 @@ from retinue.manager.domain.session.refusals import Refused
 from retinue.manager.domain.session.spec import MountSpec
 from retinue.manager.identity.principal import Kind, Membership, Principal
 from retinue.manager.session.drafts import Draft, Parent, prepare
-from retinue.manager.v1 import session_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from retinue.manager.v1 import session_pb2
 
 ANN = Principal(Kind.USER, "ann", "USER", (Membership("default", "MEMBER"),), uuid.uuid4())
 

@@ -14,8 +14,8 @@ from retinue.manager.domain.session.events import (
     KINDS,
     AccessMethod,
     Condition,
+    EventBody,
     FailingKernel,
-    Happening,
     ImagePulled,
     KernelAccess,
     KernelMoved,
@@ -46,7 +46,7 @@ SESSION = NewSession(ID, "n", "ada", "p", "g", "BATCH", "SINGLE_NODE", 1, 10, ""
 SPEC = SessionSpec("n", "p", "g", SessionType.BATCH, labels={"a": "b"})
 IMAGE = SeenImage("sha256:1", "sha256:2", (ServicePortSpec("web", "http", (80, 443)),))
 MOVED = (KernelState.RUNNING, KernelState.TERMINATED)
-HAPPENED: tuple[Happening, ...] = (
+HAPPENED: tuple[EventBody, ...] = (
     SessionCreated(SESSION, SPEC, (NewKernel(ID, ID, "main", 1, 0, "main1", {"cpu": 1000}),), "QUEUED", "it waits"),
     SessionMoved(SessionState.RUNNING, SessionState.TERMINATING, Result.FAILED, 3, "X", "ends", 2, "BRIDGE"),
     KernelMoved(ID, "main1", *MOVED, "n1", 2, "10.1.0.2", 3, "EXITED", IMAGE, NOW),
@@ -57,11 +57,11 @@ HAPPENED: tuple[Happening, ...] = (
 )
 
 
-@pytest.mark.parametrize("what", HAPPENED, ids=lambda what: type(what).__name__)
-def test_an_entry_is_read_as_it_was_written(what: Happening) -> None:
-    written = stored_creation(what, Encoder()) if isinstance(what, SessionCreated) else what
+@pytest.mark.parametrize("body", HAPPENED, ids=lambda body: type(body).__name__)
+def test_an_entry_is_read_as_it_was_written(body: EventBody) -> None:
+    written = stored_creation(body, Encoder()) if isinstance(body, SessionCreated) else body
     stored = orjson.dumps(orjson.loads(recordset([written]))[0]).decode()
-    assert parse_event(KINDS[type(what)], stored) == what
+    assert parse_event(KINDS[type(body)], stored) == body
 
 
 def test_a_session_with_an_unreadable_spec_was_created_all_the_same() -> None:
@@ -74,7 +74,7 @@ def test_a_session_with_an_unreadable_spec_was_created_all_the_same() -> None:
 
 
 def test_every_kind_is_tried() -> None:
-    assert {type(what) for what in HAPPENED} == set(KINDS)
+    assert {type(body) for body in HAPPENED} == set(KINDS)
 
 
 @pytest.mark.parametrize("kind", [*KINDS.values(), "SOMETHING_NEW", ""])

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from google.protobuf import json_format
@@ -14,6 +13,9 @@ from retinue.manager.api.sessions.override_convert import mask_paths, overrides_
 from retinue.manager.domain.errors import InvalidRequest
 from retinue.manager.domain.session.overrides import NOTHING, Overrides
 from retinue.manager.v1 import session_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 PATHS = [("a",), ("m",), ("m", "x"), ("m", "y"), ("r", "w", "s", "c"), ("r", "w", "s", "d"), ("r", "v", "n")]
 LEAVES = [path for path in PATHS if path != ("m",)]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import BigInteger, Float, Text, select
@@ -28,6 +27,9 @@ from retinue.manager.store.postgres.constructs import (
     word,
 )
 from retinue.manager.store.tables import Claim, DrfShare
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _claim = table_of(Claim)
 

@@ -116,7 +116,7 @@ def test_a_warning_is_sent_once() -> None:
         name="n",
         owner="o",
         project="p",
-        what=warned,
+        body=warned,
     )
     parsed = json.loads(rules.body_of("IDLE_WARNING", entry))["session"]
     assert (parsed["state"], parsed["reason"], parsed["message"]) == ("RUNNING", "LIFETIME_WARNING", "old")
@@ -130,7 +130,7 @@ def test_the_body_is_signed() -> None:
         name="n",
         owner="o",
         project="p",
-        what=SessionMoved(
+        body=SessionMoved(
             SessionState.TERMINATING, SessionState.TERMINATED, Result.SUCCESS, exit_code=0, reason="COMMAND_ENDED"
         ),
     )

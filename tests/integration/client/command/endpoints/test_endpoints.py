@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 from contextlib import suppress
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
 
 from retinue.client.aio import Client, NotFound
-from tests.integration.client.command.conftest import Program
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from tests.integration.client.command.conftest import Program
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 from retinue.agent.kernel.paths import FILES
 from retinue.manager.domain.session.ssh_authority import principal
-from tests.integration.client.command.conftest import Program
 from tests.support.eventually import NEVER, eventually
 from tests.support.forked_programs import Outcome
 
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
     from retinue.client.client import Client
+    from tests.integration.client.command.conftest import Program
 
 
 MARKER = "is-here"

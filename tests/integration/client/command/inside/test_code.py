@@ -12,7 +12,6 @@ import pytest
 import pytest_asyncio
 
 from retinue.agent.kernel.python_runtime import build_runtime
-from tests.integration.client.command.conftest import Program
 from tests.support.eventually import NEVER
 from tests.support.forked_programs import PROGRAM
 from tests.support.planted_modules import plant
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from retinue.client.aio import Client
+    from tests.integration.client.command.conftest import Program
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

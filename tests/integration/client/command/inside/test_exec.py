@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from tests.integration.client.command.conftest import Program
 from tests.support.eventually import NEVER, eventually
 from tests.support.forked_programs import PROGRAM
 
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from retinue.client.aio import Client
+    from tests.integration.client.command.conftest import Program
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

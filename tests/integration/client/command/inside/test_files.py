@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from tests.integration.client.command.conftest import Program
 from tests.support.eventually import NEVER
 
 if TYPE_CHECKING:
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from retinue.client.aio import Client
+    from tests.integration.client.command.conftest import Program
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -15,16 +15,16 @@ import pytest
 from retinue.client import enum_names
 from retinue.client.errors import CallError
 from retinue.manager.v1 import fleet_service_pb2, session_pb2
-from tests.integration.client.command.conftest import Program
 from tests.integration.client.command.inside.sftp_sessions import MARKER, Clients, answered, opened, serve
 from tests.support.eventually import NEVER, eventually
-from tests.support.forked_programs import Outcome
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from retinue.client.aio import Client
     from retinue.client.sessions import Session
+    from tests.integration.client.command.conftest import Program
+    from tests.support.forked_programs import Outcome
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

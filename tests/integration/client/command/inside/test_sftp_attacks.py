@@ -7,22 +7,22 @@ from __future__ import annotations
 import asyncio
 import re
 import unicodedata
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import asyncssh
 import paramiko
 import pytest
 
-from tests.integration.client.command.conftest import Program
 from tests.integration.client.command.inside.own_clients import USER, as_user, local_port, public_key
 from tests.integration.client.command.inside.sftp_sessions import logged, serve
 from tests.support.eventually import NEVER, eventually
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from retinue.client.client import Client
+    from tests.integration.client.command.conftest import Program
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

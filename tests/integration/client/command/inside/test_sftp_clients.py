@@ -16,7 +16,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from retinue.devtools.cluster import free_ports
-from tests.integration.client.command.conftest import Program
 from tests.integration.client.command.inside.own_clients import USER, local_port, public_key, run
 from tests.integration.client.command.inside.sftp_sessions import Clients, serve
 from tests.support.eventually import NEVER, eventually
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from retinue.client.client import Client
+    from tests.integration.client.command.conftest import Program
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -10,7 +10,6 @@ import os
 import re
 import signal
 from contextlib import aclosing
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -37,6 +36,8 @@ from tests.integration.client.command.inside.sftp_sessions import (
 from tests.support.eventually import NEVER, eventually
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from retinue.client.aio import Client
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -195,7 +196,7 @@ async def test_what_ends_a_direct_connection(
     await eventually(lambda: not companions(session.id))
 
 
-async def test_only_what_speaks_ssh_is_reached_directly(client: Client) -> None:
+async def test_what_speaks_no_ssh_is_reached_directly_by_tls_only(client: Client) -> None:
     session = await client.sessions.create(
         type="interactive", name="plain", slots={"cpu": "0.1", "mem": "64m"}, ports=[("web", "http", 8000)]
     )
@@ -205,7 +206,9 @@ async def test_only_what_speaks_ssh_is_reached_directly(client: Client) -> None:
 
         async def answers() -> bool:
             async with client.sessions.open_port("plain", "web", direct=True) as connection:
-                assert connection.direct_port is None
+                assert connection.direct_port is not None
+                assert connection.direct_port.identity
+                await connection.refuse_direct()
                 await connection.write(b"GET / HTTP/1.0\r\n\r\n")
                 return (await anext(aiter(connection))).startswith(b"HTTP/1.0 200")
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import paramiko
 import pytest
 
-from tests.integration.client.command.conftest import Program
 from tests.integration.client.command.inside.own_clients import USER, as_user, local_port, public_key
 from tests.integration.client.command.inside.sftp_sessions import Clients, serve
 from tests.support.eventually import NEVER, eventually
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from retinue.client.client import Client
+    from tests.integration.client.command.conftest import Program
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

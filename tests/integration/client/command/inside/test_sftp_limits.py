@@ -27,7 +27,6 @@ from retinue.manager.identity.authority import Authority
 from retinue.manager.v1 import session_pb2 as pb
 from tests.integration.client.command.inside.sftp_sessions import logged, serve
 from tests.support.eventually import NEVER, eventually
-from tests.support.forked_programs import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from retinue.client.sessions import Session
     from retinue.devtools.cluster import Cluster
     from tests.integration.client.command.conftest import Program
+    from tests.support.forked_programs import Outcome
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

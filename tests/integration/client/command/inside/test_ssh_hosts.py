@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from tests.integration.client.command.conftest import Program
 from tests.integration.client.command.inside.sftp_sessions import Clients
 from tests.support.eventually import NEVER
 
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
 
     from retinue.client.aio import Client
     from retinue.client.sessions import Session
+    from tests.integration.client.command.conftest import Program
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

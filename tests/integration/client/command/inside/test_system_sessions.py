@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from retinue.client.errors import CallError
-from retinue.client.words import SessionType
 from retinue.manager.v1 import fleet_service_pb2, idle_pb2, session_pb2
-from tests.integration.client.command.conftest import Program
 from tests.integration.client.command.inside.sftp_sessions import MARKER, answered, connected, serve
 from tests.integration.sessions.idle_policies import let_be_unused, no_policy_afterwards, seconds
 from tests.support.eventually import NEVER, eventually
@@ -27,7 +25,9 @@ if TYPE_CHECKING:
 
     from retinue.client.client import Client
     from retinue.client.sessions import Session
+    from retinue.client.words import SessionType
     from retinue.devtools.cluster import Cluster
+    from tests.integration.client.command.conftest import Program
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

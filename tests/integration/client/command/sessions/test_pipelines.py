@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from tests.integration.client.command.conftest import Program
 from tests.support.eventually import NEVER
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from retinue.client.aio import Client
+    from tests.integration.client.command.conftest import Program
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

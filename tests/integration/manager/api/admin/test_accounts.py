@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import grpc
 import grpc.aio
@@ -17,12 +16,16 @@ from sqlalchemy import text
 from retinue.manager.api.admin import accounts as accounts_api
 from retinue.manager.store.accounts import accounts as store
 from retinue.manager.store.journal import journal
-from retinue.manager.store.postgres.database import Database
 from retinue.manager.store.tables import Session
 from retinue.manager.v1 import account_service_pb2 as pb
 from retinue.manager.v1 import account_service_pb2_grpc, session_pb2, session_service_pb2, session_service_pb2_grpc
 from tests.integration.manager.rig import Service, bearer, failure
 from tests.support.eventually import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from retinue.manager.store.postgres.database import Database
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -364,6 +367,37 @@ async def test_whom_the_files_of_a_user_belong_to(accounts: Accounts) -> None:
             assert (user.file_owner if user.HasField("file_owner") else None) == change
 
 
+async def test_a_role_is_given_and_taken(accounts: Accounts) -> None:
+    stub, admin = accounts.stub, accounts.admin
+
+    async def give(user: str, role: pb.UserRole.ValueType) -> pb.User:
+        return (await stub.SetUserRole(pb.SetUserRoleRequest(user=user, role=role), metadata=admin)).user
+
+    for _ in range(2):
+        assert (await give("ada", pb.USER_ROLE_ADMIN)).role == pb.USER_ROLE_ADMIN
+    # It counts for tokens that there are.
+    await stub.ListUsers(pb.ListUsersRequest(), metadata=accounts.user)
+    assert (await give("ada", pb.USER_ROLE_USER)).role == pb.USER_ROLE_USER
+    refused = await failure(stub.ListUsers(pb.ListUsersRequest(), metadata=accounts.user))
+    assert refused.reason == "METHOD_DENIED"
+    missing = pb.SetUserRoleRequest(user="nobody", role=pb.USER_ROLE_ADMIN)
+    assert (await failure(stub.SetUserRole(missing, metadata=admin))).code is Code.NOT_FOUND
+    last = await failure(give("root", pb.USER_ROLE_USER))
+    assert (last.code, last.reason) == (Code.FAILED_PRECONDITION, "STATE_FORBIDS")
+    assert (await give("root", pb.USER_ROLE_ADMIN)).role == pb.USER_ROLE_ADMIN
+
+
+async def test_administrators_do_not_take_the_role_from_each_other(accounts: Accounts) -> None:
+    stub = accounts.stub
+    await stub.SetUserRole(pb.SetUserRoleRequest(user="ada", role=pb.USER_ROLE_ADMIN), metadata=accounts.admin)
+    calls = (
+        stub.SetUserRole(pb.SetUserRoleRequest(user=user, role=pb.USER_ROLE_USER), metadata=caller)
+        for user, caller in (("ada", accounts.admin), ("root", accounts.user))
+    )
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    assert len([answer for answer in answers if isinstance(answer, pb.SetUserRoleResponse)]) == 1
+
+
 ADMIN_ONLY: list[tuple[str, Any]] = [
     ("CreateProject", pb.CreateProjectRequest(project=pb.Project(name="p"))),
     ("DeleteProject", pb.DeleteProjectRequest(name="default")),
@@ -373,6 +407,7 @@ ADMIN_ONLY: list[tuple[str, Any]] = [
     ("SetMembership", pb.SetMembershipRequest(user="ada", project="default", role=pb.PROJECT_ROLE_ADMIN)),
     ("DeleteMembership", pb.DeleteMembershipRequest(user="ada", project="default")),
     ("SetFileOwner", pb.SetFileOwnerRequest(user="ada", file_owner=pb.FileOwner(uid=1, gid=1))),
+    ("SetUserRole", pb.SetUserRoleRequest(user="ada", role=pb.USER_ROLE_ADMIN)),
 ]
 
 

@@ -6,8 +6,7 @@ import asyncio
 import datetime as dt
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
@@ -43,6 +42,9 @@ from retinue.manager.v1 import (
 from retinue.types.v1 import terminal_pb2
 from tests.integration.manager.rig import Service, bearer, failure
 from tests.support.eventually import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 import grpc
 import grpc.aio
@@ -19,6 +19,9 @@ from retinue.manager.v1 import enrollment_service_pb2 as pb
 from retinue.manager.v1 import enrollment_service_pb2_grpc
 from tests.integration.manager.rig import Failure, Service, failure, key_and_request
 
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 Code = grpc.StatusCode
@@ -32,10 +35,17 @@ class Node:
         self._stub = enrollment_service_pb2_grpc.EnrollmentServiceStub(channel)
         self.key, self.request = key_and_request()
 
-    async def enrol(self, token: str, agent_id: str, request: str | None = None) -> pb.EnrollResponse:
+    async def enrol(
+        self,
+        token: str,
+        agent_id: str,
+        request: str | None = None,
+        *,
+        kind: pb.NodeKind.ValueType = pb.NODE_KIND_UNSPECIFIED,
+    ) -> pb.EnrollResponse:
         wanted = self.request if request is None else request
         return await self._stub.Enroll(
-            pb.EnrollRequest(join_token=token, agent_id=agent_id, certificate_request=wanted)
+            pb.EnrollRequest(join_token=token, agent_id=agent_id, certificate_request=wanted, kind=kind)
         )
 
 
@@ -148,13 +158,43 @@ async def test_one_use_is_one_agent_however_many_come_at_once(node: Node) -> Non
 
 async def test_an_id_belongs_to_the_agent_that_announced_it_first(node: Node) -> None:
     token = await node.service.join_token(uses=32)
-    results = await asyncio.gather(*(node.enrol(token, "n1") for _ in range(16)), return_exceptions=True)
+    requests = [key_and_request()[1] for _ in range(16)]
+    results = await asyncio.gather(*(node.enrol(token, "n1", each) for each in requests), return_exceptions=True)
     assert sum(isinstance(result, pb.EnrollResponse) for result in results) == 1
     taken = await failure(node.enrol(token, "n1"))
     assert (taken.code, taken.reason) == (Code.ALREADY_EXISTS, "AGENT_ID_IN_USE")
     # What failed used nothing up.
     async with node.service.database.transaction() as tx:
         assert (await tx.execute(text("SELECT uses_left FROM join_token"))).scalar_one() == 31
+
+
+@pytest.mark.attack("wrong-join-tokens")
+@pytest.mark.parametrize("kind", [pb.NODE_KIND_AGENT, pb.NODE_KIND_ROUTER])
+async def test_an_answer_that_was_lost_is_repeated_until_the_node_announces_itself(
+    node: Node, kind: pb.NodeKind.ValueType
+) -> None:
+    service = node.service
+    token = await service.join_token(kind="ROUTER" if kind == pb.NODE_KIND_ROUTER else "AGENT")
+    first = await node.enrol(token, "n1", kind=kind)
+    again = await node.enrol(token, "n1", kind=kind)
+    assert again.certificate != first.certificate
+    # With another key it is another node, and so is one of another name.
+    assert refused_token(await failure(node.enrol(token, "n1", key_and_request()[1], kind=kind)))
+    assert refused_token(await failure(node.enrol(token, "n2", kind=kind)))
+    other = await service.join_token(kind="ROUTER" if kind == pb.NODE_KIND_ROUTER else "AGENT")
+    assert (await failure(node.enrol(other, "n1", kind=kind))).reason == "AGENT_ID_IN_USE"
+    async with service.channel(key=node.key, certificate=again.certificate.encode()) as channel:
+        await as_agent(channel).Announce(announcement("n1"))
+    assert refused_token(await failure(node.enrol(token, "n1", kind=kind)))
+
+
+@pytest.mark.attack("revoked-nodes")
+async def test_a_revoked_node_has_no_answer_repeated(node: Node) -> None:
+    token = await node.service.join_token()
+    await node.enrol(token, "n1")
+    async with node.service.database.transaction() as tx:
+        assert await agents.revoke(tx, "n1")
+    assert refused_token(await failure(node.enrol(token, "n1")))
 
 
 async def test_a_token_for_the_id_lets_a_lost_node_back_in(node: Node) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import time
 import uuid
-from collections.abc import AsyncIterator
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
@@ -23,7 +22,7 @@ from retinue.client.admin.scheduling_policy import agent_strategy, session_strat
 from retinue.manager.identity.tokens import hash_secret
 from retinue.manager.store.fleet import nodes, routers
 from retinue.manager.store.placement import orphans, shares
-from retinue.manager.store.placement.orphans import Found
+from retinue.manager.store.placement.orphans import ReportedOrphan
 from retinue.manager.store.tables import Attempt, Kernel, Session
 from retinue.manager.v1 import fleet_service_pb2 as pb
 from retinue.manager.v1 import fleet_service_pb2_grpc
@@ -31,6 +30,9 @@ from retinue.manager.v1 import scheduling_policy_pb2 as sp
 from retinue.manager.v1.enrollment_service_pb2 import NODE_KIND_ROUTER
 from retinue.rpc.version import software_version
 from tests.integration.manager.rig import Service, bearer, failure
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -402,7 +404,7 @@ async def test_orphans_are_listed_and_ended(fleet: Fleet) -> None:
     await fleet.agents("n1")
     kernels = [uuid.UUID(int=number) for number in (1, 2, 3)]
     async with fleet.service.database.transaction() as tx:
-        found = [Found(kernel, 1, None, "RUNNING") for kernel in kernels]
+        found = [ReportedOrphan(kernel, 1, None, "RUNNING") for kernel in kernels]
         assert await orphans.replace(tx, "n1", found) == set()
     stub = fleet.stub
     listed: list[pb.Orphan] = []

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
@@ -26,6 +24,10 @@ from retinue.manager.v1 import (
     session_service_pb2_grpc,
 )
 from tests.integration.manager.rig import Service, bearer, failure, reasons, served
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

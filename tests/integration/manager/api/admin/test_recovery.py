@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import AsyncIterator
-from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, TypeAlias
 
 import grpc
@@ -24,6 +21,10 @@ from retinue.rpc.enrollment.recovery import sign
 from tests.integration.manager.rig import Service, failure, now
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+    from types import ModuleType
+
     Stub: TypeAlias = enrollment_service_pb2_grpc.EnrollmentServiceAsyncStub
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

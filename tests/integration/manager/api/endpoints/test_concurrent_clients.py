@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncIterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 import pytest
@@ -20,6 +19,9 @@ from retinue.manager.v1 import endpoint_service_pb2 as pb
 from tests.integration.manager.endpoints.controlled import TERM, Rig, revision
 from tests.integration.manager.rig import taken_apart
 from tests.support.eventually import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

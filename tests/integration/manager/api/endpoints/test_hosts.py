@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from grpc import StatusCode as Code
@@ -11,8 +11,10 @@ from sqlalchemy import text
 
 from retinue.manager.v1 import endpoint_pb2 as epb
 from retinue.manager.v1 import endpoint_service_pb2 as pb
-from tests.integration.manager.endpoints.controlled import Rig
 from tests.integration.manager.rig import failure
+
+if TYPE_CHECKING:
+    from tests.integration.manager.endpoints.controlled import Rig
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

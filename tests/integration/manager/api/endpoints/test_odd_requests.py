@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
 import pytest
 from google.protobuf.duration_pb2 import Duration
-from google.protobuf.message import Message
 
 from retinue.manager.v1 import endpoint_pb2 as epb
 from retinue.manager.v1 import endpoint_service_pb2 as pb
@@ -16,6 +15,9 @@ from retinue.types.v1 import cors_pb2, probe_pb2
 from tests.integration.manager.endpoints.controlled import Rig, revision
 from tests.integration.router.certificates import authority
 from tests.support.fuzz import Fuzz
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 import pytest_asyncio
 
 from retinue.manager.v1 import session_service_pb2_grpc
 from tests.integration.manager.api.sessions.ada import Ada
-from tests.integration.manager.rig import Service
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.integration.manager.rig import Service
 
 
 @pytest_asyncio.fixture(loop_scope="session")

@@ -63,7 +63,7 @@ async def test_each_by_itself(ada: Ada) -> None:
         page = await journal.read(tx, answer.position.revision - 1, 10)
     made = [answer.results[0].accepted.id, answer.results[7].accepted.id]
     assert [str(event.session_id) for event in page.events] == made
-    assert [len(event.what.kernels) for event in page.events if isinstance(event.what, SessionCreated)] == [3, 1]
+    assert [len(event.body.kernels) for event in page.events if isinstance(event.body, SessionCreated)] == [3, 1]
     found = await ada.stub.GetSession(pb.GetSessionRequest(session="one"), metadata=ada.metadata)
     assert (found.session.id, len(found.session.kernels)) == (made[0], 3)
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
@@ -21,6 +20,9 @@ from retinue.manager.v1 import session_pb2, session_service_pb2_grpc
 from retinue.manager.v1 import session_service_pb2 as pb
 from tests.integration.manager.api.sessions.ada import spec
 from tests.integration.manager.rig import Service, bearer, failure, status_apart
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -76,9 +78,9 @@ class Callers:
         async with self.service.database.transaction() as tx:
             page = await journal.read(tx, after, 100_000)
         return [
-            (str(event.session_id), str(event.what.to_state))
+            (str(event.session_id), str(event.body.to_state))
             for event in page.events
-            if isinstance(event.what, SessionMoved)
+            if isinstance(event.body, SessionMoved)
         ]
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
@@ -22,6 +21,9 @@ from retinue.manager.v1 import session_pb2, session_service_pb2_grpc
 from retinue.manager.v1 import session_service_pb2 as pb
 from tests.integration.manager.api.sessions.ada import Ada, spec
 from tests.integration.manager.rig import Service, bearer, failure, reasons
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -325,7 +327,7 @@ async def test_a_chain_and_a_fan_of_a_thousand(ada: Ada) -> None:
     async with ada.service.database.transaction() as tx:
         page = await journal.read(tx, before, 10_000)
     assert (
-        sum(isinstance(event.what, SessionMoved) and event.what.to_state == "CANCELLED" for event in page.events)
+        sum(isinstance(event.body, SessionMoved) and event.body.to_state == "CANCELLED" for event in page.events)
         == 1000
     )
 

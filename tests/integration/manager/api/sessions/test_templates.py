@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
@@ -20,6 +19,9 @@ from retinue.manager.v1 import session_service_pb2 as sessions_pb
 from retinue.manager.v1 import session_service_pb2_grpc, template_service_pb2_grpc
 from retinue.manager.v1 import template_service_pb2 as pb
 from tests.integration.manager.rig import Service, bearer, failure, reasons, status_apart
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

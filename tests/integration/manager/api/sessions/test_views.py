@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
@@ -18,6 +18,9 @@ from retinue.manager.v1.journal_position_pb2 import JournalPosition
 from retinue.types.v1 import port_pb2
 from tests.integration.manager.rig import Service, bearer, failure
 from tests.integration.manager.rows import execute
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
@@ -14,7 +13,11 @@ from retinue.manager.api.sessions import watch as module
 from retinue.manager.v1 import session_pb2
 from retinue.manager.v1 import session_service_pb2 as pb
 from retinue.manager.v1.journal_position_pb2 import JournalPosition
-from tests.integration.manager.api.sessions.ada import Ada
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.integration.manager.api.sessions.ada import Ada
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -12,9 +12,8 @@ import os
 import signal
 import sys
 import uuid
-from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
@@ -44,6 +43,10 @@ from tests.integration.router.backends import Backend
 from tests.integration.router.clients import request
 from tests.integration.router.running import until_connected
 from tests.support.eventually import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 INCARNATION = str(uuid.UUID(int=1))

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -37,6 +37,9 @@ from retinue.manager.domain.endpoints.rollout import (
     plan,
 )
 from retinue.manager.domain.endpoints.states import REPLICA_MOVES, ROLLOUT_MOVES, SERVING, ReplicaState, RolloutState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 OLD, NEW = 1, 2
 _S = ReplicaState

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
@@ -22,6 +22,9 @@ from retinue.manager.domain.endpoints.scaling import (
     decide,
     fresh_state,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 TICK = 2_000
 _LONG_AGO = -(10**9)

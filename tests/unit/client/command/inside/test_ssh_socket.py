@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from retinue.client.command.inside import ssh_socket
+from retinue.client.kernel import direct_connection
 from retinue.rpc import direct_port
 from retinue.types.v1.port_pb2 import DirectPort
 from tests.support.eventually import NEVER
@@ -47,7 +48,7 @@ async def answer(listening: socket.socket, byte: bytes) -> bytes:
 @pytest.mark.parametrize(("byte", "let_in"), [(b"\1", True), (b"\0", False), (b"", False)])
 async def test_a_node_answers_a_ticket(listening: socket.socket, tmp_path: Path, byte: bytes, let_in: bool) -> None:
     ticket, connection = await asyncio.gather(
-        answer(listening, byte), ssh_socket.connect_to(port_of(listening), tmp_path)
+        answer(listening, byte), direct_connection.connect_to(port_of(listening), tmp_path)
     )
     assert ticket == TICKET
     assert (connection is not None) == let_in
@@ -59,18 +60,20 @@ async def test_a_node_answers_a_ticket(listening: socket.socket, tmp_path: Path,
 async def test_a_node_that_does_not_answer_is_let_alone_for_a_while(
     listening: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ssh_socket, "ADMIT_SECONDS", 0.01)
-    assert await ssh_socket.connect_to(port_of(listening), tmp_path) is None
+    monkeypatch.setattr(direct_connection, "ADMIT_SECONDS", 0.01)
+    assert await direct_connection.connect_to(port_of(listening), tmp_path) is None
     (silent,) = os.listdir(tmp_path)
-    monkeypatch.setattr(ssh_socket, "CONNECT_SECONDS", NEVER)
-    monkeypatch.setattr(ssh_socket, "ADMIT_SECONDS", NEVER)
+    monkeypatch.setattr(direct_connection, "CONNECT_SECONDS", NEVER)
+    monkeypatch.setattr(direct_connection, "ADMIT_SECONDS", NEVER)
     # It would be waited for.
-    assert await ssh_socket.connect_to(port_of(listening), tmp_path) is None
+    assert await direct_connection.connect_to(port_of(listening), tmp_path) is None
     os.utime(tmp_path / silent, (0, 0))
     # On a busy machine, time was up before it was connected.
     with contextlib.suppress(BlockingIOError):
         listening.accept()[0].close()
-    _, connection = await asyncio.gather(answer(listening, b"\1"), ssh_socket.connect_to(port_of(listening), tmp_path))
+    _, connection = await asyncio.gather(
+        answer(listening, b"\1"), direct_connection.connect_to(port_of(listening), tmp_path)
+    )
     assert connection is not None
     connection.close()
 
@@ -89,11 +92,11 @@ async def test_a_node_that_was_reached_has_longer_to_answer(
         return await connect(port)
 
     monkeypatch.setattr(direct_port, "connect", connect_late)
-    monkeypatch.setattr(ssh_socket, "CONNECT_SECONDS", 0.005)
-    monkeypatch.setattr(ssh_socket, "ADMIT_SECONDS", NEVER)
+    monkeypatch.setattr(direct_connection, "CONNECT_SECONDS", 0.005)
+    monkeypatch.setattr(direct_connection, "ADMIT_SECONDS", NEVER)
     answering = asyncio.create_task(answer(listening, b"\1"))
     try:
-        connection = await ssh_socket.connect_to(port_of(listening), tmp_path)
+        connection = await direct_connection.connect_to(port_of(listening), tmp_path)
     finally:
         answering.cancel()
     assert connection is not None
@@ -104,8 +107,8 @@ async def test_a_node_that_was_reached_has_longer_to_answer(
 async def test_a_closed_port_and_an_unknown_name_are_no_reason_to_wait(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = port_of(closed)
-    assert await ssh_socket.connect_to(port, tmp_path) is None
-    assert await ssh_socket.connect_to(DirectPort(host="", port=1, ticket=TICKET), tmp_path) is None
+    assert await direct_connection.connect_to(port, tmp_path) is None
+    assert await direct_connection.connect_to(DirectPort(host="", port=1, ticket=TICKET), tmp_path) is None
     assert os.listdir(tmp_path) == []
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import pytest
@@ -11,6 +11,9 @@ from click.shell_completion import ShellComplete
 
 from retinue.client.command.application import cli
 from retinue.client.command.shell import completed_names
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def completed(*words: str) -> list[str]:

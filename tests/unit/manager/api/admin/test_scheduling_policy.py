@@ -4,7 +4,7 @@ reading is total.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from google.protobuf.field_mask_pb2 import FieldMask
@@ -17,9 +17,11 @@ from retinue.manager.domain.scheduling.policy import Policy
 from retinue.manager.domain.session.isolation_policy import IsolationPolicy
 from retinue.manager.scheduling import strategies
 from retinue.manager.server.fields import Violations
-from retinue.manager.store.fleet.groups import GroupPolicy
 from retinue.manager.v1 import fleet_service_pb2 as fleet_pb
 from retinue.manager.v1 import scheduling_policy_pb2 as pb
+
+if TYPE_CHECKING:
+    from retinue.manager.store.fleet.groups import GroupPolicy
 
 PATH = "resource_group.scheduling_policy"
 COMMON = {

@@ -4,16 +4,14 @@ or stands for what is documented.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from google.protobuf.descriptor import Descriptor, EnumDescriptor
 from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.json_format import ParseDict
 from google.protobuf.message_factory import GetMessageClass
 
-from retinue.manager.api.admin.accounts import checked_role, checked_user
+from retinue.manager.api.admin.accounts import checked_role, checked_user, checked_user_role
 from retinue.manager.api.admin.enrollment import checked_kind
 from retinue.manager.api.admin.group_policy import changed_policy, new_policy
 from retinue.manager.api.admin.quota_convert import checked_limits
@@ -23,14 +21,21 @@ from retinue.manager.api.sessions.idle_convert import checked_override
 from retinue.manager.api.sessions.requests import sessions_of
 from retinue.manager.api.sessions.spec_convert import to_spec
 from retinue.manager.api.sessions.template_requests import check_content, updated
+from retinue.manager.api.streams.ports import checked_start
 from retinue.manager.domain.errors import InvalidRequest
 from retinue.manager.domain.scheduling.policy import Policy
 from retinue.manager.domain.session.isolation_policy import IsolationPolicy
 from retinue.manager.scheduling import strategies
 from retinue.manager.server.fields import Violations
-from retinue.manager.store.fleet.groups import GroupPolicy
 from retinue.manager.v1 import endpoint_pb2, session_pb2
 from tests.unit.manager.contract import methods
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from google.protobuf.descriptor import Descriptor, EnumDescriptor
+
+    from retinue.manager.store.fleet.groups import GroupPolicy
 
 REFUSED = "REFUSED"
 OWN = "own"
@@ -66,6 +71,7 @@ RULES: dict[str, dict[str, str | None]] = {
     "UpdateTemplate": {f"template.spec.{path}": rule for path, rule in TEMPLATE.items()},
     "CreateUser": {"user.role": "USER_ROLE_USER", "user.memberships.role": REFUSED},
     "SetMembership": {"role": REFUSED},
+    "SetUserRole": {"role": REFUSED},
     "SetQuota": {"quota.kind": REFUSED},
     # No value: that of the group.
     "SetIdleOverride": {
@@ -110,6 +116,8 @@ RULES |= {
     "Enroll": {"kind": "NODE_KIND_AGENT"},
     "RecoverCertificate": {"kind": "NODE_KIND_AGENT"},
     "CreateJoinToken": {"kind": "NODE_KIND_AGENT"},
+    # No value: a port.
+    "OpenPort": {"start.files": None},
 }
 # Requests that nothing but a zero value makes wrong.
 SOUND_SPEC = {"name": "s", "project": "p", "type": "SESSION_TYPE_INTERACTIVE"}
@@ -120,6 +128,7 @@ SOUND: dict[str, dict[str, Any]] = {
     "UpdateTemplate": {"template": {"name": "t", "spec": {}}},
     "CreateUser": {"user": {"name": "u"}},
     "SetMembership": {"user": "u", "project": "p", "role": "PROJECT_ROLE_MEMBER"},
+    "SetUserRole": {"user": "u", "role": "USER_ROLE_USER"},
     "SetQuota": {"quota": {"kind": "QUOTA_KIND_USER", "name": "u"}},
     "SetIdleOverride": {"override": {"user": "u"}},
     "CreateResourceGroup": {"resource_group": {"name": "g"}},
@@ -130,6 +139,7 @@ SOUND: dict[str, dict[str, Any]] = {
     "Enroll": {},
     "RecoverCertificate": {},
     "CreateJoinToken": {},
+    "OpenPort": {"start": {"session": "s", "port": "p"}},
 }
 
 
@@ -229,6 +239,7 @@ CHECKS: dict[str, Callable[[Any], Any]] = {
     "UpdateTemplate": lambda request: _template(updated(request, "", session_pb2.SessionSpec())),
     "CreateUser": checked_user,
     "SetMembership": checked_role,
+    "SetUserRole": checked_user_role,
     "SetQuota": lambda request: checked_limits(request.quota),
     "SetIdleOverride": lambda request: checked_override(request.override),
     "CreateResourceGroup": lambda request: _group(request.resource_group),
@@ -241,6 +252,7 @@ CHECKS: dict[str, Callable[[Any], Any]] = {
     "Enroll": checked_kind,
     "RecoverCertificate": checked_kind,
     "CreateJoinToken": checked_kind,
+    "OpenPort": checked_start,
 }
 BY_NAME = {method.name: method for method in methods()}
 CASES = [

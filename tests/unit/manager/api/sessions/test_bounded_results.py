@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import uuid
+from typing import TYPE_CHECKING
 
 from google.rpc.error_details_pb2 import ErrorInfo
-from google.rpc.status_pb2 import Status
 
 from retinue.manager.api.sessions.requests import MAX_SPECS, bounded
 from retinue.manager.domain.errors import InvalidRequest
 from retinue.manager.v1 import session_service_pb2 as pb
 from retinue.manager.v1.journal_position_pb2 import JournalPosition
 from retinue.rpc.errors import status_of
+
+if TYPE_CHECKING:
+    from google.rpc.status_pb2 import Status
 
 CLIENT_BYTES = 4 * 1024 * 1024
 

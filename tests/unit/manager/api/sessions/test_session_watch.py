@@ -6,11 +6,10 @@ import asyncio
 import contextlib
 import datetime as dt
 import uuid
-from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -25,6 +24,9 @@ from retinue.manager.store.sessions import sessions
 from retinue.manager.v1 import session_pb2
 from retinue.manager.v1 import session_service_pb2 as pb
 from retinue.manager.v1.journal_position_pb2 import JournalPosition
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 SESSION = uuid.UUID(int=7)
 MOVE = SessionMoved(SessionState.TERMINATING, SessionState.TERMINATED, Result.UNDEFINED)
@@ -82,7 +84,7 @@ async def test_an_entry_that_cannot_be_read_does_not_break_the_stream(monkeypatc
     world: Any = World(9)
 
     async def follow(after: int) -> AsyncIterator[list[Event]]:
-        yield [replace(world.end(), what=UNREADABLE)]
+        yield [replace(world.end(), body=UNREADABLE)]
         yield [replace(world.end(), revision=3)]
 
     monkeypatch.setattr(world, "follow", follow)

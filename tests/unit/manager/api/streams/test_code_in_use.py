@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from retinue.manager.api.streams.code import RunningCode
 from retinue.types.v1 import code_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def test_it_is_held_while_anything_continues() -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import AsyncIterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
@@ -16,6 +15,9 @@ from retinue.manager.domain.session.states import KernelState
 from retinue.manager.session import kernel_locator
 from retinue.manager.session.kernel_locator import KernelNotRunningError
 from retinue.manager.store.postgres.database import StoreUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 LOCATION = AttemptLocation("n1", "192.0.2.1:7443", "a.1")
 PRECONDITION = grpc.StatusCode.FAILED_PRECONDITION

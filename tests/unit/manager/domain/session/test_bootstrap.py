@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,6 +11,9 @@ from retinue.manager.domain.session.bootstrap import FAILED_EXIT_CODE, with_boot
 from retinue.manager.domain.session.features import FEATURES, Feature
 from retinue.manager.domain.session.states import SessionType
 from tests.support.eventually import NEVER
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def run(script: str, command: list[str], place: Path, given: str = "") -> subprocess.CompletedProcess[str]:

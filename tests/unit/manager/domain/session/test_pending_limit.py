@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import TYPE_CHECKING
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.manager.domain.session import pending_limit
 from retinue.manager.domain.session.pending_limit import PendingLimit
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def test_counted_when_nothing_is_known_or_too_little_is_left() -> None:

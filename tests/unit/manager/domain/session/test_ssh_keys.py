@@ -6,7 +6,7 @@ import base64
 import subprocess
 import uuid
 from contextlib import suppress
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import dsa, ec, ed25519, rsa
@@ -22,6 +22,9 @@ from hypothesis import strategies as st
 
 from retinue.manager.domain.session.ssh_authority import SshAuthority, host_name, principal
 from retinue.manager.domain.session.ssh_keys import SECURITY_KEYS, parse_public_key, readable_lines
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SESSION = uuid.UUID(int=7)
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
@@ -16,6 +15,9 @@ from retinue.manager.domain.session.states import (
     KernelState,
     SessionState,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 State = TypeVar("State")
 

@@ -30,7 +30,7 @@ def test_a_difference_names_what_changed_and_what_is_gone() -> None:
     before = EdgeTable().after([endpoint(ONE), endpoint(TWO)], {}, 1)
     after = before.after([endpoint(TWO, "other")], {}, 1)
     change = difference(before, after)
-    assert [found.endpoint.name for found in change.changed] == ["other"]
+    assert [endpoint.name for endpoint in change.changed] == ["other"]
     assert change.removed == (ONE,)
 
 
@@ -39,11 +39,11 @@ def test_a_host_of_a_deleted_endpoint_is_that_of_the_one_that_has_it_now() -> No
     hosts = RoutingPolicy(hosts=("a.test", "b.test"))
     gone = replace(endpoint(ONE), routing=hosts, deleted=True)
     alone = EdgeTable().after([gone], {}, 1)
-    assert alone.endpoints[ONE].endpoint.routing == hosts
+    assert alone.endpoints[ONE].routing == hosts
     now = replace(endpoint(TWO), routing=RoutingPolicy(hosts=("b.test", "c.test")))
     table = alone.after([gone, now], {}, 1)
-    assert table.endpoints[ONE].endpoint.routing.hosts == ("a.test",)
-    assert table.endpoints[TWO].endpoint.routing.hosts == ("b.test", "c.test")
+    assert table.endpoints[ONE].routing.hosts == ("a.test",)
+    assert table.endpoints[TWO].routing.hosts == ("b.test", "c.test")
 
 
 def reading(heard: float, measured: float | None, requests: int, acknowledged: int = 5) -> Reading:

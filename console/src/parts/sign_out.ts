@@ -1,0 +1,4 @@
+export async function signOut(): Promise<void> {
+  await fetch("/logout", { method: "POST" });
+  location.assign("/login");
+}

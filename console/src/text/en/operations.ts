@@ -1,0 +1,2 @@
+/** Words of nodes, queue, fairness and administration, in English. */
+export const operations = {} as const;

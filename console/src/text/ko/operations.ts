@@ -1,0 +1,3 @@
+import type { operations as en } from "../en/operations";
+
+export const operations: Record<keyof typeof en, string> = {};
