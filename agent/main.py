@@ -187,6 +187,7 @@ class _Options:
 @logs.options
 def run(given: _Options, log_format: str, log_level: str) -> None:
     """Runs the agent until it is stopped; kernels run on then."""
+    memory.load()
     import grpc.aio  # noqa: PLC0415  # takes long to import, and `--help` does not need it
 
     from retinue.agent import daemon  # noqa: PLC0415

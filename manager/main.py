@@ -167,11 +167,11 @@ def _serve(given: _Options, log_format: str, log_level: str) -> None:
     """Serve until SIGTERM or SIGINT."""
     logs.configure_logging(log_format, log_level)
     logs.log_start("retinue-manager", "grpcio", "psycopg")
+    memory.load()
     settings = _settings(given)
     from retinue.manager.administration import EXPECTED  # noqa: PLC0415  # takes long, and `--help` does not need it
 
     descriptors.raise_limit()
-    memory.prepare()
     try:
         failpoints.switch_on(settings.failpoints)
         asyncio.run(_until_signalled(settings))
@@ -311,6 +311,7 @@ def _pool(text: str) -> ipaddress.IPv4Network:
 async def _until_signalled(settings: Settings) -> None:
     from retinue.manager.daemon import Ready, serve  # noqa: PLC0415  # kept out of `--help`
 
+    memory.prepare()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

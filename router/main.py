@@ -74,6 +74,7 @@ class _Options:
 @logs.options
 def run(given: _Options, log_format: str, log_level: str) -> None:
     """Runs the router until it is stopped; Envoy runs on then, and the next router adopts it."""
+    memory.load()
     import grpc.aio  # noqa: PLC0415  # takes long to import, and `--help` does not need it
 
     from retinue.router import daemon  # noqa: PLC0415
