@@ -5,6 +5,7 @@ nodes of their own, started as a user would start it.
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,11 @@ hypothesis.settings.load_profile("repeatable")
 
 # Programs that tests start and interrupt would inherit that a shell's background job ignores interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    # Tests and what they import stay: to look through them for garbage again and again would hold up every test.
+    gc.freeze()
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

@@ -1,4 +1,4 @@
-"""Every page, in both themes: no violation of WCAG AA that axe finds, nothing wider than a telephone."""
+"""Every page, in both themes: no violation of WCAG AA that axe finds."""
 
 from __future__ import annotations
 
@@ -121,25 +121,6 @@ async def test_axe_finds_nothing(chromium: Browser, client: Client, session: Ses
         await examine("login")
     assert len(found) == 2 * (len(PAGES) + len(PARTS) + len(ENDPOINT_PARTS) + 1)
     assert {path: problems for path, problems in found.items() if problems} == {}
-
-
-async def test_nothing_is_wider_than_a_telephone(
-    chromium: Browser, client: Client, session: Session, endpoint: str
-) -> None:
-    async with visiting(chromium, client, viewport={"width": 390, "height": 844}) as visitor:
-        page = visitor.page
-        origin = page.url.removesuffix("/sessions")
-        paths = [*PAGES, *(f"sessions/{session.id}/{part}" for part in PARTS)]
-        paths += [f"endpoints/{endpoint}/{part}" for part in ENDPOINT_PARTS]
-        wide = {}
-        for path in paths:
-            await page.goto(f"{origin}/{path}")
-            await expect(page.locator("h1")).to_be_visible()
-            await page.wait_for_load_state("networkidle")
-            width = await page.evaluate("document.documentElement.scrollWidth")
-            if width > 390:
-                wide[path] = width
-        assert wide == {}
 
 
 async def test_korean_is_chosen_and_kept(newcomer: Visitor) -> None:

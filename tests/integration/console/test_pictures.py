@@ -1,4 +1,5 @@
-"""Pictures of every page, in both themes and on three screens, beside those that are stored: a broken layout fails.
+"""Pictures of every page, in both themes and on three screens, beside those that are stored: a broken layout fails,
+and so does what is wider than its screen.
 
 `make pictures` stores them anew, when pages are to look otherwise.
 """
@@ -100,7 +101,7 @@ async def test_pages_look_as_they_are_stored(
     chromium: Browser, cluster: Cluster, places: dict[str, dict[str, str]], tmp_path: Path, kind: str
 ) -> None:
     keep = "RETINUE_PICTURES" in os.environ
-    differing = {}
+    differing, wide = {}, {}
     async with cluster.client() as client, visiting(chromium, client, reduced_motion="reduce") as visitor:
         page = visitor.page
         origin = page.url.removesuffix("/sessions")
@@ -116,6 +117,8 @@ async def test_pages_look_as_they_are_stored(
                 for width, height in SCREENS.items():
                     await page.set_viewport_size({"width": width, "height": height})
                     await _still(page)
+                    if (shown := await page.evaluate("document.documentElement.scrollWidth")) > width:
+                        wide[name, width] = shown
                     # Lines come all the time.
                     masked = [page.get_by_role("log")] if name == "endpoint-logs" else []
                     taken = await page.screenshot(caret="hide", animations="disabled", mask=masked)
@@ -129,4 +132,5 @@ async def test_pages_look_as_they_are_stored(
                     if share > MEASURED.get(name, TOLERANCE):
                         (tmp_path / file).write_bytes(taken)
                         differing[file] = round(share, 4)
+    assert wide == {}
     assert differing == {}, f"what was seen is in {tmp_path}"

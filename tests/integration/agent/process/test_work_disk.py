@@ -172,7 +172,7 @@ async def test_a_killed_agent_leaves_the_file_system_to_the_next(process: AgentP
     await manager.snapshot(wanted)
     await manager.until_state("k.1", pb.ATTEMPT_STATE_RUNNING)
     home = place.directory / "scratch" / "k.1"
-    await eventually((home / "file").exists)
+    await eventually(lambda: (home / "file").exists() and (home / "file").read_text(), "mine\n".__eq__)
     assert await process.end(signal.SIGKILL) == -signal.SIGKILL
     assert (home / "file").read_text() == "mine\n"
     for point in (home, work_disk.mount_of(home)):
