@@ -11,17 +11,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 _ROW = re.compile(r"\| `(?P<name>[^`]+)` \| (?P<rest>.*) \|")
+_CELLS = 8
+"""After its name, a figure has so many; the page has other tables, too."""
 _NEUTRAL = 0.1
 """The part of a figure by which it may be worse where nothing is known of its spread."""
 
 
 def stored_in(table: str) -> dict[str, Figure]:
-    """Returns the figures of a table of docs/performance.md, by name."""
+    """Returns the figures of docs/performance.md, or of their table alone, by name."""
     found = {}
     for line in table.splitlines():
-        if (row := _ROW.fullmatch(line.strip())) is None:
+        row = _ROW.fullmatch(line.strip())
+        if row is None or len(cells := f" {row['rest']}".split("|")) != _CELLS:
             continue
-        value, spread, unit, peer, ratio = (cell.strip() for cell in f" {row['rest']}".split("|")[:5])
+        value, spread, unit, peer, ratio = (cell.strip() for cell in cells[:5])
         found[row["name"]] = Figure(row["name"], float(value), unit, _number(peer), _number(ratio), _spread(spread))
     return found
 

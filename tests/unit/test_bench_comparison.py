@@ -6,7 +6,7 @@ import pytest
 
 from tests.bench.__main__ import parse, printed
 from tests.bench.comparison import far_worse, got_worse, stored_in
-from tests.bench.document import row
+from tests.bench.document import DOCUMENT, row
 from tests.bench.goals import Figure
 
 START = Figure("process_kernel_start", 12.0, "ms", 8.0, 1.5, (11.0, 15.0))
@@ -18,6 +18,13 @@ MEMORY = Figure("idle-agent-memory", 130.0, "MB", None, None)
 def test_rows_are_read_as_they_were_written(figure: Figure) -> None:
     assert stored_in(f"| figure | value |\n| --- | --- |\n{row(figure, '2026-01-01')}") == {figure.name: figure}
     assert parse(printed(figure)) == figure
+
+
+def test_the_figures_of_the_page_are_found_among_its_other_tables() -> None:
+    page = DOCUMENT.read_text()
+    figures = page.partition("\n## Figures\n")[2].partition("\n## ")[0]
+    assert stored_in(page) == stored_in(figures) != {}
+    assert len(stored_in(figures)) == figures.count("\n| `")
 
 
 @pytest.mark.parametrize(
