@@ -168,9 +168,10 @@ kubernetes: $(if $(RETINUE_KUBE_BIN)$(wildcard $(KUBERNETES)/kubelet),,$(TOOLCHA
 test-kubernetes: programs kubernetes ## the tests of pods, on a cluster of one node; needs root
 	$(VENV)/bin/pytest -v $(wildcard $(PODS))
 
-# What waits for registries and what uses processors goes on at once.
+# Each of the first waits for registries for a while.
 test: $(DEV) $(SYNC) ## all tests, those of pods where there is a Kubernetes; needs root
-	@$(MAKE) --no-print-directory --output-sync --jobs 3 programs clients unit $(CONSOLE)
+	@$(MAKE) --no-print-directory --output-sync --jobs 3 programs clients $(CONSOLE)
+	@$(MAKE) --no-print-directory unit
 	$(VENV)/bin/pytest -v -n $(WORKERS) $(LOADFILE) --durations 60 $(SECOND_RUN) \
 		$(foreach part,$(PURE) $(FAULTS) $(PROGRAMS) $(NO_PODS),--ignore=$(part))
 	$(VENV)/bin/pytest -v -n $(shell nproc) --dist loadfile --durations 20 $(SECOND_RUN) $(FAULTS)
