@@ -168,10 +168,7 @@ kubernetes: $(if $(RETINUE_KUBE_BIN)$(wildcard $(KUBERNETES)/kubelet),,$(TOOLCHA
 test-kubernetes: programs kubernetes ## the tests of pods, on a cluster of one node; needs root
 	$(VENV)/bin/pytest -v $(wildcard $(PODS))
 
-# Each of the first waits for registries for a while.
-test: $(DEV) $(SYNC) ## all tests, those of pods where there is a Kubernetes; needs root
-	@$(MAKE) --no-print-directory --output-sync --jobs 3 programs clients $(CONSOLE)
-	@$(MAKE) --no-print-directory unit
+test: programs unit clients $(CONSOLE) ## all tests, those of pods where there is a Kubernetes; needs root
 	$(VENV)/bin/pytest -v -n $(WORKERS) $(LOADFILE) --durations 60 $(SECOND_RUN) \
 		$(foreach part,$(PURE) $(FAULTS) $(PROGRAMS) $(NO_PODS),--ignore=$(part))
 	$(VENV)/bin/pytest -v -n $(shell nproc) --dist loadfile --durations 20 $(SECOND_RUN) $(FAULTS)
