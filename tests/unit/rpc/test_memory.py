@@ -103,3 +103,20 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before > 200 * 64)
 def test_large_messages_use_memory_again(how: str, mapped: str) -> None:
     command = [sys.executable, "-c", _COPYING, how]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == mapped
+
+
+# Loads a little between the two, and prints what the collector does then.
+_LOADING = """
+import gc
+from retinue.rpc import memory
+
+memory.load()
+rested = not gc.isenabled()
+memory.prepare()
+print(rested, gc.isenabled(), gc.get_freeze_count() > 1_000, gc.get_threshold()[0] > 700)
+"""
+
+
+def test_the_collector_rests_until_all_is_loaded_and_not_longer() -> None:
+    ended = subprocess.run([sys.executable, "-c", _LOADING], capture_output=True, text=True, check=True)
+    assert ended.stdout.split() == ["True"] * 4
